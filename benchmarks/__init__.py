@@ -1,14 +1,14 @@
-"""Benchmarks, for developers: how fast trnrt is, and how good its predictions are. They are in no wheel.
+"""Benchmarks, for developers: trnrt's speed, and the quality of its predictions. No wheel includes them.
 
 ``python -m benchmarks`` lists them; each is a folder that ``python -m benchmarks.NAME`` runs, in a checkout.
 
-``command``     what their command lines share
-``measuring``   interleaved runs, medians, and how many threads BLAS takes
+``command``     the shared parts of their command lines
+``measuring``   interleaved runs, medians, and BLAS's threads
 ``documented``  the rates that AWS documents, for physical bounds
-``comparing``   which published figures a ratio may be formed with
+``comparing``   which published figures allow a ratio
 """
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-"""The checkout: processes that are started with ``python -m benchmarks...`` run there."""
+"""The checkout, in which processes started with ``python -m benchmarks...`` run."""

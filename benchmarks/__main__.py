@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: the benchmarks that there are."""
+"""``python -m benchmarks``: list the benchmarks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def lines() -> list[str]:
-    """A line for each folder that can be run: how, and the first line of its text."""
+    """A line for each runnable folder: its command, and the first line of its docstring."""
     found = []
     for path in sorted(Path(__file__).parent.glob("*/__main__.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

@@ -22,7 +22,7 @@ QuickFlag = Annotated[bool, typer.Option("--quick", help="Take only a few measur
 
 
 class _Benchmark(TyperCommand):
-    """A command line of one verb, whose errors are those of ``trnrt``."""
+    """A command line with one verb that reports errors as ``trnrt`` does."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Read the flags."""
@@ -48,7 +48,7 @@ def command_line(function: Callable[..., None]) -> typer.Typer:
 
 
 def show(reporting: Reporting, document: Document, parts: Callable[[], Sequence[RenderableType]]) -> None:
-    """Print the document or, for a terminal, the parts; write the document where a file is named."""
+    """Print the document or, for a terminal, the parts; also write the document to a file if one is named."""
     text = as_text(document)
     say(text if reporting.as_json else render(parts()))
     if reporting.json_out is not None:
@@ -56,13 +56,13 @@ def show(reporting: Reporting, document: Document, parts: Callable[[], Sequence[
 
 
 def fail_unless(passed: bool) -> None:
-    """Exit with 1 where a bar is missed."""
+    """Exit with 1 if a bar is missed."""
     if not passed:
         raise typer.Exit(1)
 
 
 def warn_if_busy() -> None:
-    """BLAS threads wait for each other: on cores that others use, a product of two threads takes a time slice."""
+    """Warn of busy cores: BLAS threads wait for each other, so a product of two threads may take a whole time slice."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load > cores / 2:
         note(f"other programs keep this machine busy (load {load:.1f} on {cores} cores): don't trust two threads")

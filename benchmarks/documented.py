@@ -1,6 +1,6 @@
 """The rates that AWS documents, for physical bounds.
 
-The timing model's own numbers are in the targets' data files; its headline has no more bandwidth than is documented.
+The timing model's own numbers are in the targets' data files; its headline never uses more bandwidth than documented.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from trnrt.nki.machine.targets import get_target
 GUIDE = "nki/deep-dives/nki-dma-bandwidth-guide.rst"
 OVERVIEW = "nki/get-started/about/nki-dma-overview.rst"
 
-# trn2 and trn3: the theoretical rates. The guide has 23 and 33 GB/s an engine, but packets of 27 were measured on trn2,
-# and a bound must be no more than the hardware needs. For trn1 the overview has 27.2, too, which 16 engines could not
-# get out of HBM; the fastest published kernel reached 263 GB/s of the guide's 272.
+# trn2 and trn3: the theoretical rates. The guide has 23 and 33 GB/s per engine, but packets at 27 were measured on
+# trn2, and a bound must not exceed what the hardware needs. For trn1 the overview has 27.2, too, which 16 engines could
+# not get out of HBM; the fastest published kernel reached 263 GB/s of the guide's 272.
 _ENGINE_GBPS = {"trn1": (17.0, GUIDE), "trn2": (27.2, OVERVIEW), "trn3": (38.4, OVERVIEW)}
-_ENGINES = 16  # of a core: both documents
+_ENGINES = 16  # per core, in both documents
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a core alone on its device can move at most, GB/s: its DMA engines together, or a stack of HBM."""
+    """The highest rates of a core alone on its device, GB/s: its DMA engines together, or a stack of HBM."""
 
     engine_gbps: float
     engines: int
@@ -35,14 +35,14 @@ class Rates:
 
 @dataclass(frozen=True)
 class Bound:
-    """What the hardware needs at least, microseconds: to move every operand once, and for the products."""
+    """The least time that the hardware needs, microseconds: to move every operand once, and for the products."""
 
     memory_us: float
     tensor_us: float
 
     @property
     def us(self) -> float:
-        """Both go on at the same time: the larger one."""
+        """The larger of the two, which overlap."""
         return max(self.memory_us, self.tensor_us)
 
 
@@ -54,6 +54,6 @@ def rates(target: str) -> Rates:
 
 
 def bound(target: str, dtype: str, flops: float, moved_bytes: float) -> Bound:
-    """The bound of so many FLOP of products in ``dtype`` (at the guides' peak) and bytes in and out of HBM."""
+    """The bound for ``flops`` FLOP of products in ``dtype`` (at the guides' peak) and the bytes in and out of HBM."""
     peak = get_target(target).timing.tensor.peak(dtype)
     return Bound(moved_bytes / (rates(target).gbps * 1e3), flops / (peak * 1e6))

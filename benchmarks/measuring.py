@@ -1,6 +1,6 @@
-"""How to compare two functions on a machine that is busy: run them in turns, and look at medians.
+"""Compare two functions on a busy machine: run them in turns, and compare medians.
 
-A machine that slows down for a second slows both down; a ratio of neighbours stays what it is.
+A machine that slows down for a second slows both, so the ratio of neighbouring runs stays the same.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Row:
-    """One result. ``bar`` is the most (or, with ``at_least``, the least) that passes; None where nothing is asked.
+    """One result. ``bar`` is the highest (or, with ``at_least``, the lowest) value that passes; None for no bar.
 
-    ``value`` is None where it could not be measured; ``note`` says why, or what it was measured against.
+    ``value`` is None if it could not be measured; ``note`` says why, or gives the baseline.
     """
 
     case: str
@@ -31,21 +31,21 @@ class Row:
 
     @property
     def passed(self) -> bool | None:
-        """None where there is no bar, or nothing to hold against it."""
+        """None without a bar or without a value."""
         if self.value is None or self.bar is None:
             return None
         return self.value >= self.bar if self.at_least else self.value <= self.bar
 
 
 def seconds(run: Run) -> float:
-    """How long one call takes."""
+    """The duration of one call."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
 def in_turns(runs: Sequence[Run], rounds: int) -> list[list[float]]:
-    """The seconds of each function, round for round, after one call of each that does not count."""
+    """The seconds of each function, in turns, after one uncounted call of each."""
     for run in runs:
         run()
     taken: list[list[float]] = [[] for _ in runs]
@@ -63,13 +63,13 @@ def ratio(run: Run, yardstick: Run, rounds: int) -> tuple[float, float, float]:
 
 
 def can_limit_threads() -> bool:
-    """Whether BLAS can be told in this process how many threads to take."""
+    """True if BLAS's number of threads can be set in this process."""
     return find_spec("threadpoolctl") is not None
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """BLAS and PyTorch take ``count`` threads, where ``can_limit_threads``; else what the environment told them."""
+    """Give BLAS and PyTorch ``count`` threads if ``can_limit_threads``; otherwise the environment decides."""
     if not can_limit_threads():
         yield
         return

@@ -14,12 +14,12 @@ from trnrt.report.tables import plain_table
 
 
 def passed(rows: Iterable[Row]) -> bool:
-    """Whether every row meets its bar."""
+    """True if every row meets its bar."""
     return all(row.passed is not False for row in rows)
 
 
 def rows_document(benchmark: str, rows: Iterable[Row], *, quick: bool) -> Document:
-    """``passed`` is null where there is no bar, or no value to hold against it."""
+    """The rows as JSON. ``passed`` is null without a bar or without a value."""
     return {
         "schema_version": SCHEMA_VERSION,
         "benchmark": benchmark,

@@ -1,4 +1,4 @@
-"""How the verdicts of a benchmark's bars are shown."""
+"""Show the verdicts of a benchmark's bars."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def verdict_text(verdict: Verdict | None) -> Text:
 
 
 def passed(verdict: Verdict | None) -> bool | None:
-    """Whether all bars are reached; None where there is none."""
+    """True if all bars are met; None without bars."""
     return None if verdict is None else verdict == "pass"
 
 
 def all_passed(verdicts: Sequence[Verdict | None]) -> bool:
-    """Whether every row meets its bars."""
+    """True if every row meets its bars."""
     return "missed" not in verdicts
 
 
 def bars_text(verdicts: Sequence[Verdict | None], what: str) -> str:
-    """How many rows are held to a bar, and how many of them miss it."""
+    """The number of rows with a bar, and of those that miss it."""
     held = [one for one in verdicts if one is not None]
     missed = held.count("missed")
     return f"{count_text(len(held), what)} with a bar, {f'{missed} missed' if missed else 'all reached'}"

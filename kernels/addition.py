@@ -1,6 +1,6 @@
 """Vector addition, in the stages in which it is taught: from one tile to a stream that keeps the DMA engines busy.
 
-All vectors are HBM (N,), of one dtype, and all functions equal numpy's ``a + b``; they differ in how they cut them.
+All vectors are HBM (N,), of one dtype, and all functions equal numpy's ``a + b``; they differ in how they tile them.
 """
 
 from trnrt.kernels.common import ceil_div, item_bytes
@@ -10,17 +10,19 @@ from trnrt.nki import nisa, nl
 STREAM_COLUMNS = 1000
 # Elements of a partition in the tiles whose addresses the kernel chooses.
 DIRECT_COLUMNS = 512
-# A long enough vector is cut in at least this many pieces: sums of the first are stored right behind the last loads.
+# A long enough vector is cut into at least this many pieces, so that stores of the first sums follow the last loads
+# directly.
 PIECES = 4
-# Bytes of a partition in one piece: of shorter ones a trigger takes longer than the data, longer ones gain nothing.
-# Six random lengths in float32 take, predicted on average: with PIECES = 8 0.8 % less (3 % more to 6 % less), with half
-# of LEAST_BYTES 1.6 % less, of MOST_BYTES 0.5 % less, with twice of MOST_BYTES 0.3 % more. Kept as the lab's case is.
+# The bytes per partition of a piece: below LEAST_BYTES a trigger takes longer than its data, above MOST_BYTES nothing
+# is gained. Six random lengths in float32 take, predicted on average: with PIECES = 8 0.8 % less (3 % more to 6 %
+# less), with half of LEAST_BYTES 1.6 % less, of MOST_BYTES 0.5 % less, with twice of MOST_BYTES 0.3 % more. Kept as in
+# the lab's case.
 LEAST_BYTES = 1536
 MOST_BYTES = 8192
 
 
 def add_naive(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
-    """dst = a + b as one tile, an element a partition.
+    """dst = a + b as one tile, an element per partition.
 
     dst, a, b: HBM (N,)
     limits: N <= 128
@@ -33,7 +35,7 @@ def add_naive(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
 
 
 def add_rows(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
-    """dst = a + b in tiles of an element a partition: every packet of a transfer is a single element.
+    """dst = a + b in tiles of an element per partition: every packet of a transfer is a single element.
 
     dst, a, b: HBM (N,)
 
@@ -55,8 +57,8 @@ def add_stream(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
 
 
 def add(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
-    """dst = a + b as fast as the memory is: pieces that are contiguous in HBM, at least PIECES of them, so that the
-    DMA engines never wait for an addition.
+    """dst = a + b at the memory's speed: pieces are contiguous in HBM, and there are at least PIECES of them, so that
+    DMA never waits for an addition.
 
     dst, a, b: HBM (N,)
 
@@ -69,7 +71,7 @@ def add(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
 
 
 def add_direct(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
-    """dst = a + b in tiles whose addresses the kernel chooses: two of each operand, in turn.
+    """dst = a + b in tiles at addresses chosen by the kernel: two of each operand, in turn.
 
     dst, a, b: HBM (N,)
     limits: N is a multiple of 128 * DIRECT_COLUMNS
@@ -80,8 +82,8 @@ def add_direct(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
 
 
 def add_colliding(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
-    """add_direct with a mistake to learn from: the tiles are half of their size apart, so each one shares bytes with
-    the next. It compiles, but its sums are wrong; the simulator refuses it.
+    """add_direct with an instructive mistake: the tiles start half a tile apart, so each shares bytes with the next. It
+    compiles, but its sums are wrong; the simulator refuses it.
 
     dst, a, b: HBM (N,)
     limits: as add_direct
@@ -90,7 +92,7 @@ def add_colliding(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor) -> None:
 
 
 def _add_at(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor, distance: int) -> None:
-    """a + b in tiles of DIRECT_COLUMNS; the six of two rounds start ``distance`` bytes after each other."""
+    """a + b in tiles of DIRECT_COLUMNS; the six tiles of two rounds start ``distance`` bytes apart."""
     piece = nl.tile_size.pmax * DIRECT_COLUMNS
     assert a.shape[0] % piece == 0, f"direct addition: {a.shape[0]} elements; it takes multiples of {piece}"
     shape = (nl.tile_size.pmax, DIRECT_COLUMNS)
@@ -107,7 +109,8 @@ def _add_at(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor, distance: int) 
 
 
 def _add_pieces(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor, columns: int) -> None:
-    """a + b in tiles of ``columns`` elements a partition. What they leave is a tile with shorter rows, and a row."""
+    """a + b in tiles of ``columns`` elements per partition. The rest goes in a tile with shorter rows, and a single
+    row."""
     size = a.shape[0]
     first = 0
     while first < size:
@@ -123,7 +126,7 @@ def _add_pieces(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor, columns: in
 def _add_piece(dst: nl.NkiTensor, a: nl.NkiTensor, b: nl.NkiTensor, rows: int, columns: int, room: int) -> None:
     """a + b for rows * columns elements: row r on partition r. Tiles of one kernel have ``room`` for as many columns.
 
-    The descriptors of its transfers are made before the program runs: their triggers take the least time.
+    The descriptors of its transfers exist before the program runs, which makes their triggers shortest.
     """
     shape = (rows, columns)
     tile_shape = (nl.tile_size.pmax, room)

@@ -5,15 +5,14 @@ from typing import Optional
 from trnrt.kernels.common import COUNTED, ceil_div, is_hbm_tensor
 from trnrt.nki import nisa, nl
 
-# Columns that are searched at once. The hardware's searches take 8 to 16,384; half of that is loaded in the time that
-# the half before is searched in.
+# Columns per search. The hardware's searches take 8 to 16,384; with half of that, the next half loads meanwhile.
 CHUNK = 8192
 SEARCH_MIN = 8
-# Of rows up to here several stand on a partition, with SHORT_TOGETHER elements together: 128 of them at a time would
-# take as long as if they were longer.
+# Rows up to this long share a partition, SHORT_TOGETHER elements together: 128 of them at a time would take as long as
+# longer rows.
 SHORT_COLUMNS = 128
 SHORT_TOGETHER = 2048
-# float32, in which places are compared, holds every index up to here.
+# float32, in which places are compared, represents every index up to here exactly.
 MAX_COLUMNS = COUNTED
 
 
@@ -22,13 +21,13 @@ def argmax(
 ) -> None:
     """dst = the index of the first largest element of each row, or of the ``last`` one, values = that element.
 
-    NaN is never the largest, but a row that starts with one gives 0: that is what onnxruntime answers.
+    NaN is never the largest, but a row that starts with one gives 0, as in onnxruntime.
 
     dst: HBM (N, 1) uint32
     src: rows, HBM (N, F) or SBUF (P, ceil(N/128), F)
     rows: N
     values: None, or HBM (N, 1) of src's dtype
-    last: of equal elements the last one is found
+    last: find the last one of equal elements
     limits: F <= MAX_COLUMNS
 
     numpy: where(isnan(src[:, 0]), 0, argmax(where(isnan(src), -inf, src), axis=1)), and src at these places
@@ -41,13 +40,13 @@ def argmin(
 ) -> None:
     """dst = the index of the first smallest element of each row, or of the ``last`` one, values = that element.
 
-    NaN is never the smallest, but a row that starts with one gives 0: that is what onnxruntime answers.
+    NaN is never the smallest, but a row that starts with one gives 0, as in onnxruntime.
 
     dst: HBM (N, 1) uint32
     src: rows, HBM (N, F) or SBUF (P, ceil(N/128), F)
     rows: N
     values: None, or HBM (N, 1) of src's dtype
-    last: of equal elements the last one is found
+    last: find the last one of equal elements
     limits: F <= MAX_COLUMNS
 
     numpy: where(isnan(src[:, 0]), 0, argmin(where(isnan(src), inf, src), axis=1)), and src at these places
@@ -58,7 +57,7 @@ def argmin(
 def _extreme(
     dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor], smallest: bool, last: bool
 ) -> None:
-    """argmax, or argmin: that is the argmax of the negated elements."""
+    """argmax, or argmin as the argmax of the negated elements."""
     columns = src.shape[-1]
     assert columns <= MAX_COLUMNS, f"argmax: rows of {columns} elements; the limit is {MAX_COLUMNS}"
     if columns <= SHORT_COLUMNS and rows > nl.tile_size.pmax and is_hbm_tensor(src):
@@ -103,13 +102,13 @@ def _extreme_short(
 
 
 def _search_packed(x_sb: nl.NkiTensor, ranks_sb: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor]:
-    """(the largest, the largest rank of those that equal it) of K rows a partition, x_sb (P, K, F); ranks_sb
-    (P, 1, F), from 1 on. A row that starts with NaN has NaN, and rank 0."""
+    """(the largest, the largest rank among its equals) of K rows per partition, x_sb (P, K, F); ranks_sb (P, 1, F),
+    counted from 1. A row that starts with NaN gives NaN, and rank 0."""
     n, more, columns = x_sb.shape
     is_nan_sb = nl.ndarray(x_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
     numbers_sb = nl.ndarray(x_sb.shape, dtype=x_sb.dtype, buffer=nl.sbuf)
     best_sb = nl.ndarray((n, more, 1), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal)  # NaN equals not even itself
+    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal)  # NaN doesn't equal even itself
     nisa.tensor_copy(dst=numbers_sb, src=x_sb)
     nisa.tensor_copy_predicated(dst=numbers_sb, src=x_sb[:, :, 0:1].broadcast(2, columns), predicate=is_nan_sb)
     nisa.tensor_reduce(dst=best_sb, op=nl.maximum, data=numbers_sb, axis=(2,))
@@ -124,7 +123,7 @@ def _search_packed(x_sb: nl.NkiTensor, ranks_sb: nl.NkiTensor) -> tuple[nl.NkiTe
 def _extreme_blocks(
     dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, values: Optional[nl.NkiTensor], smallest: bool, last: bool
 ) -> None:
-    """argmax, or argmin, of 128 rows at a time."""
+    """argmax or argmin, 128 rows at a time."""
     columns = src.shape[-1]
     for block in range(ceil_div(rows, nl.tile_size.pmax)):
         n = min(nl.tile_size.pmax, rows - block * nl.tile_size.pmax)
@@ -157,15 +156,15 @@ def _extreme_blocks(
 def _extreme_whole(
     dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, values: Optional[nl.NkiTensor], smallest: bool
 ) -> None:
-    """argmax, or argmin, of the ``n`` rows of a block, each at once; in as few dependent instructions
-    as possible: a small model's label waits for them all."""
+    """argmax, or argmin, of the ``n`` rows of a block, in one search each. It uses as few dependent instructions as
+    possible, because a small model's label waits for all of them."""
     columns = src.shape[-1]
     copied = is_hbm_tensor(src) or smallest or columns < SEARCH_MIN
     x_sb = _chunk(src, block, n, 0, columns, smallest) if copied else src[0:n, block, :]
     is_nan_sb = nl.ndarray(x_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
     numbers_sb = nl.ndarray(x_sb.shape, dtype=src.dtype, buffer=nl.sbuf)
     nisa.activation(dst=numbers_sb, op=nl.copy, data=x_sb)
-    # NaN equals not even itself. What the vector engine still does for others need not hold up a short row.
+    # NaN doesn't equal even itself. A short row need not wait for the vector engine's other work.
     engine = nisa.engine.gpsimd if columns <= SHORT_COLUMNS and not copied else nisa.engine.vector
     nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal, engine=engine)
     first = x_sb[:, 0:1].broadcast(1, x_sb.shape[1])
@@ -190,7 +189,7 @@ def _extreme_whole(
 def _store_values(
     dst: nl.NkiTensor, best_sb: nl.NkiTensor, first_sb: nl.NkiTensor, number_sb: nl.NkiTensor, negated: bool
 ) -> None:
-    """dst = the best element of each row, or its first one where that is no number."""
+    """dst = the best element of each row, or its first one if that is NaN."""
     value_sb = nl.ndarray(first_sb.shape, dtype=first_sb.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=value_sb, src=best_sb)
     nisa.tensor_copy_predicated(dst=first_sb, src=value_sb, predicate=number_sb)
@@ -199,8 +198,8 @@ def _store_values(
 
 
 def _chunk(src: nl.NkiTensor, block: int, n: int, c0: int, columns: int, negated: bool) -> nl.NkiTensor:
-    """A copy of columns ``c0``... of a block of rows, in SBUF; fewer than 8 are filled up with copies of the first
-    one, which can't be found before it."""
+    """A copy of columns ``c0``... of a block of rows, in SBUF; fewer than 8 are padded with copies of the first one,
+    which a search finds before them."""
     x_sb = nl.ndarray((n, max(SEARCH_MIN, columns)), dtype=src.dtype, buffer=nl.sbuf)
     found_sb = x_sb[:, 0:columns]
     r0 = block * nl.tile_size.pmax
@@ -217,9 +216,9 @@ def _chunk(src: nl.NkiTensor, block: int, n: int, c0: int, columns: int, negated
 
 
 def _replace_nan(x_sb: nl.NkiTensor, first_sb: nl.NkiTensor) -> None:
-    """Put the row's first element in the place of each NaN: that is never found before the row's start."""
+    """Replace each NaN by the row's first element, which is never found anywhere but at the row's start."""
     is_nan_sb = nl.ndarray(x_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal)  # NaN equals not even itself
+    nisa.tensor_tensor(dst=is_nan_sb, data1=x_sb, data2=x_sb, op=nl.not_equal)  # NaN doesn't equal even itself
     nisa.tensor_copy_predicated(dst=x_sb, src=first_sb.broadcast(1, x_sb.shape[1]), predicate=is_nan_sb)
 
 
@@ -239,7 +238,7 @@ def _search(best_sb: nl.NkiTensor, place_sb: nl.NkiTensor, x_sb: nl.NkiTensor, c
 def _search_last(
     best_sb: nl.NkiTensor, place_sb: nl.NkiTensor, x_sb: nl.NkiTensor, first_sb: nl.NkiTensor, c0: int
 ) -> None:
-    """``_search`` for the last one of equal elements; x_sb still has its NaN, which equal nothing."""
+    """``_search`` for the last one of equal elements; x_sb still contains its NaN, which equal nothing."""
     n, columns = x_sb.shape
     numbers_sb = nl.ndarray((n, columns), dtype=x_sb.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=numbers_sb, src=x_sb)
@@ -272,7 +271,8 @@ def _keep_better(
     better_sb: nl.NkiTensor,
     c0: int,
 ) -> None:
-    """place_sb becomes c0 + found_sb, where better_sb is 1 or ``c0`` is 0; best_sb the larger of it and top_sb."""
+    """place_sb becomes c0 + found_sb if better_sb is 1 or ``c0`` is 0; best_sb becomes the larger of itself and
+    top_sb."""
     if c0 == 0:
         nisa.tensor_copy(dst=best_sb, src=top_sb)
         nisa.tensor_copy(dst=place_sb, src=found_sb)

@@ -1,8 +1,8 @@
-"""Products of many matrices, where both factors are computed: attention's scores, say.
+"""Products of many matrices whose factors are both computed, such as attention's scores.
 
 Factors are access patterns on tensors in HBM, so that heads side by side, transposed matrices and repeated ones need no
-copies. The contraction goes to the partitions: rows of HBM that run along it come in as they are and are turned by the
-tensor engine, others come in place. Small matrices come, and leave, many by one transfer.
+copies. The contraction goes to the partitions: if rows in HBM run along it, they are loaded unchanged and the tensor
+engine transposes them; others load directly. Small matrices share transfers.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from trnrt.kernels.common import activation_function, ceil_div, count_elements
 from trnrt.kernels.operands import copy, turn_rows
 from trnrt.nki import nisa, nl
 
-# Rows and columns of a result whose sums are in PSUM at once, and how much is contracted between loads.
+# Rows and columns of a result whose sums are in PSUM at once, and the length of contraction between loads.
 ROWS = 256
 COLUMNS = 1024
 DEPTH = 1024
-# Bytes a partition for the left factor's part, the right one's, rows on their way to be turned, and results.
+# Bytes per partition for the left factor's part, the right one's, rows to be transposed, and results.
 LEFT_BYTES = 24 * 1024
 RIGHT_BYTES = 32 * 1024
 RAW_BYTES = 16 * 1024
@@ -25,8 +25,8 @@ RESULT_BYTES = 16 * 1024
 
 @dataclass
 class Place(nl.NKIObject):
-    """Where the matrices of a factor are, in elements of its tensor: element (i, j) of the one at index b of the batch
-    is offset + sum(b * strides) + i * row + j * column."""
+    """A factor's matrices in its tensor: element (i, j) of the matrix at batch index b is offset + sum(b * strides) + i
+    * row + j * column."""
 
     offset: int
     strides: tuple[int, ...]
@@ -36,7 +36,8 @@ class Place(nl.NKIObject):
 
 @dataclass
 class Factor(nl.NKIObject):
-    """A factor of matrices ``batch`` elements apart: strides along the contraction, and along its rows or columns."""
+    """A factor of matrices ``batch`` elements apart, with strides along the contraction and along its rows or
+    columns."""
 
     offset: int
     batch: int
@@ -60,8 +61,8 @@ def batched_matmul(
     left: HBM (G or 1, M, K); of any shape with left_at
     right: HBM (G or 1, K, N), the dtype of left; of any shape with right_at
     act: "none", "relu", "sigmoid", "tanh"
-    depth: K; with it ``batches`` are the dimensions that G consists of, and both places are given
-    left_at, right_at: of a dense tensor, the attributes of a Place in their order: a plan writes them as numbers
+    depth: K; if given, ``batches`` are the dimensions of G, and both places are given
+    left_at, right_at: of a contiguous tensor, the attributes of a Place in their order: a plan writes them as numbers
 
     Sums are float32. Best where one of the last two strides of each factor is 1.
 
@@ -94,7 +95,7 @@ def batched_matmul(
 
 
 def _matrices_at_once(rows: int, depth: int, columns: int) -> int:
-    """How many matrices come in by one transfer; 1 where not even one fits as a whole."""
+    """The number of matrices per transfer; 1 if not even one fits as a whole."""
     if rows > ROWS or columns > COLUMNS or depth > DEPTH:
         return 1
     tiles = ceil_div(depth, nl.tile_size.pmax)
@@ -116,7 +117,7 @@ def _factor(at: Place, batches: tuple[int, ...], number: int, is_left: bool) -> 
 def _multiply(
     dst: nl.NkiTensor, left: nl.NkiTensor, a: Factor, right: nl.NkiTensor, b: Factor, depth: int, act: str
 ) -> None:
-    """dst (G, M, N) in HBM, of a contraction that comes in at once."""
+    """dst (G, M, N) in HBM, with the whole contraction loaded at once."""
     count, rows, columns = dst.shape
     for n0 in range(0, columns, COLUMNS):
         n1 = min(columns, n0 + COLUMNS)
@@ -154,7 +155,7 @@ def _multiply_rows(y_sb: nl.NkiTensor, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, d
 def _multiply_by_parts(
     dst: nl.NkiTensor, left: nl.NkiTensor, a: Factor, right: nl.NkiTensor, b: Factor, depth: int, act: str
 ) -> None:
-    """dst (M, N) in HBM, of a contraction that comes in part by part while the sums stay in PSUM."""
+    """dst (M, N) in HBM; the contraction is loaded in parts while the sums stay in PSUM."""
     rows, columns = dst.shape
     bank = nl.tile_size.psum_bank_fmax
     for n0 in range(0, columns, COLUMNS):
@@ -202,8 +203,8 @@ def _finish(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, act: str, number: int) -
 def _load(
     tensor: nl.NkiTensor, factor: Factor, count: int, depths: tuple[int, int], sizes: tuple[int, int]
 ) -> nl.NkiTensor:
-    """``depths`` (first, end) of the contraction and ``sizes`` of the rows or columns of some matrices, in SBUF
-    (P, K/128, G, F): index b*128 + p of the contraction on partition p. G is 1 where the matrices are all one."""
+    """``depths`` (first, end) of the contraction and ``sizes`` of the rows or columns of some matrices, in SBUF (P,
+    K/128, G, F): index b*128 + p of the contraction on partition p. G is 1 if all matrices are the same."""
     batch, along, across = factor.batch, factor.along, factor.across
     depth, size = depths[1] - depths[0], sizes[1] - sizes[0]
     count = 1 if batch == 0 else count

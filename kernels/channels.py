@@ -1,8 +1,8 @@
-"""Channels of images from tile to tile in SBUF, and between SBUF and HBM: what puts images side by side, picks of their
-channels, and shuffles them.
+"""Copy channels of images between tiles in SBUF, or between SBUF and HBM: to concatenate images, select some of their
+channels, or shuffle them.
 
-Engines copy where partitions start at multiples of 32 on both sides. Other channels of tiles go through the tensor
-engine, multiplied with matrices of 0 and 1; DMA would do, but has weights to bring at the same time.
+Engines copy if partitions start at multiples of 32 on both sides. Other channels of tiles go through the tensor engine,
+multiplied with matrices of 0 and 1; DMA could move them, but is busy with weights.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from typing import Any
 from trnrt.kernels.common import ceil_div, count_elements, is_hbm_tensor, keep_where
 from trnrt.nki import nisa, nl
 
-# Elements of a partition that engines copy; DMA or products, which take about 2 us first, do more in the meantime.
+# Elements per partition that engines copy; beyond that, DMA or products are faster, despite their start of about 2 us.
 ENGINE_ELEMENTS = 4096
-# Copies of at least this many elements a partition are shared by the vector and the scalar engine, by their clocks on
+# Copies of at least this many elements per partition are shared by the vector and the scalar engine, by their clocks on
 # trn1: 1.12 and 1.4 GHz.
 SHARED = 256
 VECTOR_SHARE = 44  # percent
@@ -23,8 +23,8 @@ QUADRANT = 32
 
 @dataclass
 class Run(nl.NKIObject):
-    """``count`` channels of source number ``source`` that go to dst: from ``first`` on, ``step`` apart, to ``put`` on,
-    ``put_step`` apart."""
+    """``count`` channels of source number ``source``, from ``first`` on, ``step`` apart, that go to channels of dst
+    from ``put`` on, ``put_step`` apart."""
 
     source: int
     first: int
@@ -39,9 +39,9 @@ def move_channels(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], runs: tuple
 
     dst, srcs: SBUF channels (P, B, N, H, W), at least one of them, or HBM (N, C, H, W) in any shape; of one dtype
     runs: the attributes of a Run each, in their order: a plan writes them as numbers
-    limits: steps are at least 1; N, H and W are those of all images; no two runs share channels of dst
+    limits: steps are at least 1; all images have the same N, H and W; no two runs share channels of dst
 
-    Where products move channels, NaN or infinity in one makes NaN of others at its pixel.
+    If products move the channels, NaN or infinity in one makes others NaN at its pixel.
 
     numpy: for each run dst[:, put::put_step][:, :count] = srcs[source][:, first::step][:, :count]
     """
@@ -77,8 +77,8 @@ def move_channels(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], runs: tuple
 
 
 def tile_bytes(runs: int, channels: int) -> int:
-    """Bytes a partition that the tiles take at most, for whoever plans a call that makes ``channels`` in SBUF of so
-    many runs: some go by products with matrices that select them, one a run and block, and what it is made from."""
+    """The most bytes per partition that the tiles take, for planners, for a call that makes ``channels`` in SBUF of so
+    many runs: products may need selecting matrices, one per run and block, and the sources."""
     return (2 * runs + 2) * min(channels, nl.tile_size.pmax) * 4
 
 
@@ -102,7 +102,7 @@ def _by_channel(tensor: nl.NkiTensor, images: int, pixels: int) -> nl.NkiTensor:
 
 
 def _channels_left(tensor: nl.NkiTensor, first: int, step: int) -> int:
-    """How many channels from ``first`` on, ``step`` apart, are in one block; all in HBM."""
+    """The number of channels from ``first`` on, ``step`` apart, in one block; for HBM, all of them."""
     if is_hbm_tensor(tensor):
         return ceil_div(tensor.shape[0] - first, step)
     return ceil_div(nl.tile_size.pmax - first % nl.tile_size.pmax, step)
@@ -117,8 +117,8 @@ def _part(tensor: nl.NkiTensor, first: int, step: int, count: int) -> nl.NkiTens
 
 
 def _quadrants(dst: nl.NkiTensor, src: nl.NkiTensor, piece: Run) -> int:
-    """How many partitions of a piece, which is in one block on both sides, an engine may copy at once; 0 where engines
-    can't, or would take longer."""
+    """The partitions of a piece (in one block on both sides) that an engine may copy at once; 0 if engines can't, or
+    would take longer."""
     size = piece.count
     if is_hbm_tensor(dst) or is_hbm_tensor(src) or (size > 1 and (piece.step > 1 or piece.put_step > 1)):
         return 0
@@ -133,7 +133,7 @@ def _quadrants(dst: nl.NkiTensor, src: nl.NkiTensor, piece: Run) -> int:
 
 
 def _by_products(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run]) -> bool:
-    """Whether the tensor engine makes a block of dst: where engines can't copy all its pieces, and products can."""
+    """True if the tensor engine makes a block of dst: engines can't copy all its pieces, and products can."""
     if is_hbm_tensor(dst):
         return False
     copied, last, total = True, 0, 0
@@ -149,7 +149,7 @@ def _by_products(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run])
 
 
 def _select(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run], block: int) -> None:
-    """A block of dst as the sum of the products of pieces, whole blocks of their sources, with matrices that select."""
+    """A block of dst as the sum of products: pieces, as whole blocks of their sources, times selecting matrices."""
     rows = 0
     matrices = []
     for piece in pieces:
@@ -174,7 +174,7 @@ def _select(dst: nl.NkiTensor, srcs: list[nl.NkiTensor], pieces: list[Run], bloc
 
 
 def _selection(piece: Run, rows: int, dtype: Any) -> nl.NkiTensor:
-    """The matrix (partitions of a source up to a piece's last, ``rows``) that is 1 where one becomes the other, else 0.
+    """The matrix (source partitions up to a piece's last, ``rows``) that is 1 where one becomes the other, else 0.
 
     Partition k becomes row m where (k - k0) * put_step = (m - m0) * step, from k0 and m0 on.
     """
@@ -193,7 +193,7 @@ def _selection(piece: Run, rows: int, dtype: Any) -> nl.NkiTensor:
 
 
 def _copy(dst: nl.NkiTensor, src: nl.NkiTensor, at_once: int) -> None:
-    """dst = src, at most ``at_once`` partitions at a time by two engines, or by DMA where that is 0."""
+    """dst = src, at most ``at_once`` partitions at a time by two engines, or by DMA if that is 0."""
     if at_once == 0:
         nisa.dma_copy(dst=dst, src=src)
         return

@@ -16,7 +16,8 @@ from trnrt.nki import nisa, nl
 # (rows, columns) of a window, an image or a step.
 Pair = tuple[int, int]
 
-# float32 holds every whole number up to here: what counts the elements of a row in it takes no longer one.
+# float32 represents every whole number up to here exactly: a kernel that counts a row's elements in it takes no longer
+# rows.
 COUNTED = 16777216
 # The largest finite float32, negated: smaller than anything a window can hold but -inf itself.
 LOWEST = -3.4028234e38
@@ -47,7 +48,7 @@ def count_elements(shape: tuple[int, ...]) -> int:
 
 
 def block_rows(total: int, block: int) -> int:
-    """How many of ``total`` features or channels stand in block number ``block`` of 128."""
+    """The number of features or channels, out of ``total``, in block number ``block`` of 128."""
     return min(nl.tile_size.pmax, total - block * nl.tile_size.pmax)
 
 
@@ -58,7 +59,7 @@ def activation_function(name: str) -> Any:
 
 
 def item_bytes(dtype: Any) -> int:
-    """Bytes of an element; what has neither 4 nor 1 is taken for 2."""
+    """Bytes of an element; 2 unless it has 4 or 1."""
     if dtype == nl.float32 or dtype == nl.tfloat32 or dtype == nl.int32 or dtype == nl.uint32:
         return 4
     if dtype == nl.int8 or dtype == nl.uint8 or dtype == nl.float8_e4m3 or dtype == nl.float8_e5m2:
@@ -67,7 +68,7 @@ def item_bytes(dtype: Any) -> int:
 
 
 def is_hbm_tensor(tensor: nl.NkiTensor) -> bool:
-    """Whether a tensor lives in device memory (and so reaches the engines by DMA only)."""
+    """True if a tensor is in device memory (and so reaches the engines by DMA only)."""
     return tensor.buffer == nl.shared_hbm or tensor.buffer == nl.private_hbm
 
 
@@ -79,12 +80,13 @@ def load(src: nl.NkiTensor) -> nl.NkiTensor:
 
 
 def transpose_is_exact() -> bool:
-    """trn1 transposes by multiplying with an identity, which spreads NaN and infinity over their row."""
+    """True if the tensor engine transposes exactly. trn1 multiplies with an identity, which spreads NaN and infinity
+    over their row."""
     return nisa.get_nc_version() >= nisa.nc_version.gen3
 
 
 def image_count(images: nl.NkiTensor) -> int:
-    """How many images a tensor has, in HBM or in the ``channels`` layout."""
+    """The number of images in a tensor, in HBM or in the ``channels`` layout."""
     return images.shape[0] if is_hbm_tensor(images) else images.shape[2]
 
 

@@ -1,6 +1,6 @@
 """Element-wise functions that take several instructions: quotients, remainders, rounding, logarithms, sines.
 
-Values are those of ``values.py``. Destinations have the shape of the result and are none of the arguments.
+Values are those of ``values.py``. A destination has the shape of the result and is never one of the arguments.
 """
 
 import math
@@ -11,10 +11,10 @@ from trnrt.nki import nisa, nl
 
 # From here on every float32 is a whole number.
 WHOLE = 8388608.0
-# Sign, exponent and the 11 leading bits of the fraction of a float32: products of two such are exact. -4096 is its
-# pattern, 0xFFFFF000, as an integer.
+# Sign, exponent and the 11 leading bits of the fraction of a float32: products of two such numbers are exact. -4096 is
+# the mask, 0xFFFFF000, as an integer.
 LEADING_BITS = -4096
-# The scalar engine's logarithm holds from 2**-64 to 2**64; numbers beyond 2**-63 and 2**63 are brought inside.
+# The scalar engine's logarithm works from 2**-64 to 2**64; numbers beyond 2**-63 and 2**63 are scaled into this range.
 LEAST_LOG, MOST_LOG = math.pow(2.0, -63.0), math.pow(2.0, 63.0)
 LOG_VALID = (math.pow(2.0, -64.0), math.pow(2.0, 64.0))
 UP, DOWN = math.pow(2.0, 86.0), math.pow(2.0, -64.0)
@@ -53,17 +53,17 @@ def take_product(rest_sb: nl.NkiTensor, x: Any, quotient: nl.NkiTensor, y_high: 
 
 
 def is_power_of_two(number: float) -> bool:
-    """Whether the reciprocal of a number is exact, and neither is near the ends of float32."""
+    """True if a number's reciprocal is exact, and neither is near the ends of float32."""
     if number == 0.0 or abs(number) < 1e-30 or abs(number) > 1e30:
         return False
     return math.pow(2.0, math.floor(math.log2(abs(number)) + 0.5)) == abs(number)
 
 
 def divide(dst: nl.NkiTensor, x: Any, y: Any) -> None:
-    """dst = x / y, rounded as a division is where y and the quotient are normal numbers.
+    """dst = x / y, rounded as a division is if y and the quotient are normal numbers.
 
-    x * (1 / y) is two roundings off. Its remainder, computed exactly, divided by y is the correction. The correction
-    is NaN or infinite where the quotient or y is: there the first product is right.
+    x * (1 / y) is two roundings off. Its remainder, computed exactly and divided by y, is the correction. If the
+    quotient or y is infinite or NaN, so is the correction; then the first product is right.
     """
     if is_number(y) and is_power_of_two(y):
         nisa.tensor_scalar(dst=dst, data=x, op0=nl.multiply, operand0=1.0 / y)
@@ -73,13 +73,13 @@ def divide(dst: nl.NkiTensor, x: Any, y: Any) -> None:
         inverse_sb = fresh(y.shape)
         nisa.reciprocal(dst=inverse_sb, data=y)
         apply(dst, x, inverse_sb, nl.multiply)
-        # Two roundings of float32 are far below one of 16 bits.
+        # Two roundings of float32 are far smaller than one of 16 bits.
         if dst.dtype == nl.float32:
             _mend(dst, x, y, inverse_sb)
 
 
 def _mend(quotient_sb: nl.NkiTensor, x: Any, y: nl.NkiTensor, inverse_sb: nl.NkiTensor) -> None:
-    """quotient_sb = x / y where it is nearly that already, ``inverse_sb`` being 1 / y."""
+    """quotient_sb = x / y, refined from an approximation in it; ``inverse_sb`` is 1 / y."""
     rest_sb = fresh(quotient_sb.shape)
     y_high_sb, y_low_sb = halves(y)
     take_product(rest_sb, x, quotient_sb, y_high_sb, y_low_sb)
@@ -92,10 +92,8 @@ def _mend(quotient_sb: nl.NkiTensor, x: Any, y: nl.NkiTensor, inverse_sb: nl.Nki
 
 
 def remainder(dst: nl.NkiTensor, x: Any, y: Any, signed_as_y: bool) -> None:
-    """dst = the remainder of x / y: with the sign of x (C's fmod), or of y (Python's %).
-
-    Exact where the quotient is below 2**24.
-    """
+    """dst = the remainder of x / y: with the sign of x (C's fmod), or of y (Python's %). Exact if the quotient is below
+    2**24."""
     x = column(x, dst) if is_number(x) else as_float32(x)
     y = column(y, dst) if is_number(y) else as_float32(y)
     size_sb, by_sb = fresh(x.shape), fresh(y.shape)
@@ -124,7 +122,7 @@ def remainder(dst: nl.NkiTensor, x: Any, y: Any, signed_as_y: bool) -> None:
 
 
 def _sign_as(dst: nl.NkiTensor, rest_sb: nl.NkiTensor, y: nl.NkiTensor) -> None:
-    """dst = rest_sb, and y more where their signs differ."""
+    """dst = rest_sb, plus y if their signs differ."""
     sign_sb, y_sign_sb, sum_sb = fresh(rest_sb.shape), fresh(y.shape), fresh(rest_sb.shape)
     nisa.activation(dst=sign_sb, op=nl.sign, data=rest_sb)
     nisa.activation(dst=y_sign_sb, op=nl.sign, data=y)
@@ -137,10 +135,10 @@ def _sign_as(dst: nl.NkiTensor, rest_sb: nl.NkiTensor, y: nl.NkiTensor) -> None:
 
 
 def round_whole(dst: nl.NkiTensor, x: nl.NkiTensor, name: str) -> None:
-    """dst = x as a whole number: the nearest ("round", the even one of two), "floor" or "ceil". Exact."""
+    """dst = x rounded to a whole number, exactly: to the nearest ("round", ties to even), "floor" or "ceil"."""
     size_sb, magic_sb = fresh(dst.shape), fresh(dst.shape)
     nisa.activation(dst=size_sb, op=nl.abs, data=x)
-    # 2**23 where there is a fraction to lose, else 0.
+    # 2**23 if there is a fraction to lose, else 0.
     nisa.tensor_scalar(dst=magic_sb, data=size_sb, op0=nl.less, operand0=WHOLE, op1=nl.multiply, operand1=WHOLE)
     nisa.tensor_tensor(dst=size_sb, data1=size_sb, data2=magic_sb, op=nl.add)
     nisa.tensor_tensor(dst=size_sb, data1=size_sb, data2=magic_sb, op=nl.subtract)
@@ -156,9 +154,9 @@ def round_whole(dst: nl.NkiTensor, x: nl.NkiTensor, name: str) -> None:
 
 
 def logarithm(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
-    """dst = ln(x): numbers beyond the scalar engine's range are brought into it by a power of two.
+    """dst = ln(x): numbers beyond the scalar engine's range are scaled into it by a power of two.
 
-    Numbers without a logarithm in that range (0, infinity, negative numbers, NaN) never reach the engine as they are.
+    The engine never sees numbers without a logarithm in that range (0, infinity, negative numbers, NaN).
     """
     up_sb, down_sb, scaled_sb = fresh(dst.shape), fresh(dst.shape), fresh(dst.shape)
     nisa.tensor_scalar(dst=up_sb, data=x, op0=nl.less, operand0=LEAST_LOG, op1=nl.multiply, operand1=UP)
@@ -204,7 +202,7 @@ def cosine(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
 
 
 def _within_a_turn(angle_sb: nl.NkiTensor, x: nl.NkiTensor, ahead: float) -> None:
-    """angle_sb = x and ``ahead`` turns, brought to the angle from -pi / 2 to pi / 2 that has its sine."""
+    """angle_sb = the angle from -pi / 2 to pi / 2 with the same sine as x and ``ahead`` turns."""
     turns_sb = fresh(angle_sb.shape)
     nisa.tensor_scalar(dst=turns_sb, data=x, op0=nl.multiply, operand0=INVERSE_TURN, op1=nl.add, operand1=ahead)
     nisa.tensor_scalar(dst=turns_sb, data=turns_sb, op0=nl.add, operand0=ROUNDER, op1=nl.subtract, operand1=ROUNDER)

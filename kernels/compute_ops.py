@@ -1,11 +1,11 @@
-"""The operators of ``elementwise.compute``: what each one is in instructions of the engines.
+"""The operators of ``elementwise.compute``, each as instructions of the engines.
 
-A value is a number (a Python float), or a tile (P, G, W) in SBUF in which G or W may be 1 where the result has more: it
-repeats there. A tile (P, 1, 1) is a column, one float32 number a partition. Destinations have the shape of the result.
-Every function leaves its arguments alone; ``dst`` must be none of them. Steps between are float32.
+A value is a number (a Python float), or a tile (P, G, W) in SBUF; G or W may be 1 where the result has more, and then
+it repeats. A tile (P, 1, 1) is a column, one float32 number per partition. Destinations have the shape of the result.
+No function changes its arguments; ``dst`` must not be one of them. Intermediate results are float32.
 
-What the engines round to float32 after every operator makes the exact forms possible: rounding by adding and
-subtracting 2**23, and quotients whose error is computed from products of half as many bits.
+The exact forms rely on the engines' rounding to float32 after every operator: rounding by adding and subtracting 2**23,
+and quotients whose error is computed from products of half as many bits.
 
 Largest errors of float32 results against float64, measured on the simulator over numbers of every size:
 
@@ -47,7 +47,7 @@ VECTOR = {
     "xor": nl.logical_xor,
 }
 
-# Functions of the scalar engine that hold for every float32.
+# Functions of the scalar engine that are right for every float32.
 SCALAR = {
     "relu": nl.relu,
     "sigmoid": nl.sigmoid,
@@ -64,7 +64,7 @@ SCALAR = {
     "mish": nl.mish,
 }
 
-# Functions of one value that the vector engine computes with a number beside it.
+# Functions of one value that the vector engine computes together with an operand of one number.
 WITH_NUMBER = {"neg": (nl.multiply, -1.0), "not": (nl.equal, 0.0), "rsqrt": (nl.rsqrt, 0.0)}
 
 # Float32 tiles of the result's size that an operator needs besides its arguments and its result.
@@ -95,7 +95,7 @@ def evaluate(dst: nl.NkiTensor, name: str, args: list[Any]) -> None:
 
 
 def _unary(dst: nl.NkiTensor, name: str, x: nl.NkiTensor) -> None:
-    """The functions of one value that the scalar engine has not, or not for every number."""
+    """The functions of one value that the scalar engine lacks, or computes for some numbers only."""
     if name == "copy":
         nisa.tensor_copy(dst=dst, src=x)
     elif name in WITH_NUMBER:
@@ -152,7 +152,7 @@ def _with_numbers(dst: nl.NkiTensor, name: str, args: list[Any]) -> None:
 
 
 def _leaky_relu(dst: nl.NkiTensor, x: nl.NkiTensor, alpha: float) -> None:
-    """x where it is positive, else alpha * x."""
+    """x if positive, else alpha * x."""
     if alpha == 0.0:
         nisa.activation(dst=dst, op=nl.relu, data=x)
     else:
@@ -162,7 +162,7 @@ def _leaky_relu(dst: nl.NkiTensor, x: nl.NkiTensor, alpha: float) -> None:
 
 
 def _prelu(dst: nl.NkiTensor, x: nl.NkiTensor, slope: Any) -> None:
-    """x where it is positive, else slope * x. An infinite slope gives NaN where x is not negative."""
+    """x if positive, else slope * x. An infinite slope gives NaN where x is not negative."""
     x = as_float32(wide(x, dst.shape))
     below_sb = fresh(dst.shape)
     apply_two(below_sb, x, nl.minimum, 0.0, nl.multiply, slope)
@@ -170,9 +170,9 @@ def _prelu(dst: nl.NkiTensor, x: nl.NkiTensor, slope: Any) -> None:
 
 
 def _elu(dst: nl.NkiTensor, x: nl.NkiTensor, alpha: float, scale: float, gamma: float) -> None:
-    """gamma * (x where it is positive, else alpha * (exp(scale * x) - 1)).
+    """gamma * (x if positive, else alpha * (exp(scale * x) - 1)).
 
-    exp(t) - 1 is 2 * tanh(t / 2) / (1 - tanh(t / 2)), which loses nothing where t is small.
+    exp(t) - 1 is 2 * tanh(t / 2) / (1 - tanh(t / 2)), which loses no precision for small t.
     """
     half_sb, under_sb = fresh(dst.shape), fresh(dst.shape)
     nisa.tensor_scalar(dst=half_sb, data=x, op0=nl.minimum, operand0=0.0, op1=nl.multiply, operand1=0.5 * scale)
@@ -195,7 +195,7 @@ def _hard_sigmoid(dst: nl.NkiTensor, x: nl.NkiTensor, alpha: float, beta: float)
 
 
 def _where(dst: nl.NkiTensor, condition: Any, x: Any, y: Any) -> None:
-    """x where the condition is not 0, else y; bit by bit, so nothing of the other one shows."""
+    """x where the condition is not 0, else y; selected bit by bit, so the other value has no effect, not even NaN."""
     condition = column(condition, dst) if is_number(condition) else condition
     chosen_sb = nl.ndarray(condition.shape, dtype=nl.uint8, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=chosen_sb, data=condition, op0=nl.not_equal, operand0=0.0)

@@ -1,4 +1,4 @@
-"""How ``elementwise.compute`` cuts its tensors into tiles, and how it runs a program of operators on one of them."""
+"""Cut the tensors of ``elementwise.compute`` into tiles, and run a program of operators on each of them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ def run(dst: nl.NkiTensor, sources: list[Any], ops: tuple[tuple[Any, ...], ...])
     skipped = 0
     for i in range(len(ops)):
         if skipped > 0:
-            # It was computed together with the operator before.
+            # It was computed together with the preceding operator.
             skipped = skipped - 1
             values.append(values[len(values) - 1])
         else:
@@ -54,7 +54,7 @@ def run(dst: nl.NkiTensor, sources: list[Any], ops: tuple[tuple[Any, ...], ...])
 
 
 def _at_once(values: list[Any], ops: tuple[tuple[Any, ...], ...], used: list[int], i: int) -> int:
-    """How many operators from number ``i`` on one instruction can compute: up to 3."""
+    """The number of operators, from number ``i`` on, that one instruction can compute: up to 3."""
     if i + 1 >= len(ops) or used[i] != i + 1 or not is_pair(values, ops[i], ops[i + 1]):
         return 1
     if i + 2 >= len(ops) or used[i + 1] != i + 2 or ops[i + 2][0] not in SCALAR:
@@ -66,7 +66,7 @@ def _at_once(values: list[Any], ops: tuple[tuple[Any, ...], ...], used: list[int
 
 
 def _other(values: list[Any], second: tuple[Any, ...]) -> Any:
-    """The other operand of a pair's second operator, beside the first one's result."""
+    """The other operand of a pair's second operator, besides the first one's result."""
     other = second[1] if is_number(second[1]) or second[1] != len(values) else second[2]
     return other if is_number(other) else values[other]
 
@@ -89,7 +89,7 @@ def arguments(values: list[Any], op: tuple[Any, ...]) -> list[Any]:
 
 
 def is_pair(values: list[Any], first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
-    """Whether one instruction can compute two operators, the second of the first's result: both with a number or a
+    """True if one instruction can compute two operators, the second on the first's result: both take a number or a
     column besides a tile."""
     if first[0] not in VECTOR or second[0] not in VECTOR:
         return False
@@ -121,7 +121,7 @@ def _both(dst: nl.NkiTensor, values: list[Any], first: tuple[Any, ...], second: 
 
 
 def last_uses(sources: int, ops: tuple[tuple[Any, ...], ...]) -> list[int]:
-    """For each operator the number of the last one that takes its result; its own where none does."""
+    """For each operator, the number of the last one that reads its result; its own if none does."""
     used = []
     for i in range(len(ops)):
         used.append(i)
@@ -132,18 +132,18 @@ def last_uses(sources: int, ops: tuple[tuple[Any, ...], ...]) -> list[int]:
 
 
 def columns_of_a_piece(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
-    """How many elements of a partition a piece may have for all that lives at once to fit PIECE_BYTES."""
+    """The most elements per partition in a piece, so that all its live tiles fit PIECE_BYTES."""
     return max(1, min(COLUMNS, PIECE_BYTES // (4 * tiles_at_once(sources, ops))))
 
 
 def tile_bytes(sources: int, ops: tuple[tuple[Any, ...], ...], elements: int) -> int:
-    """Bytes a partition that the tiles take at most, for whoever plans a call on ``elements`` a partition: those of a
-    piece, and of the next one."""
+    """The most bytes per partition that the tiles take, for planners, for a call on ``elements`` per partition: those
+    of a piece, and of the next one."""
     return 2 * tiles_at_once(sources, ops) * min(columns_of_a_piece(sources, ops), elements) * 4
 
 
 def tiles_at_once(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
-    """How many float32 tiles of a piece's size live at once, those of its sources and its result among them."""
+    """The number of live float32 tiles of a piece's size, including those of its sources and its result."""
     used = last_uses(sources, ops)
     most = 0
     for i in range(len(ops)):
@@ -155,10 +155,8 @@ def tiles_at_once(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
 
 
 def merge_dims(shape: tuple[int, ...], srcs: list[nl.NkiTensor]) -> tuple[list[int], list[list[bool]]]:
-    """The dimensions of a tensor, neighbours made one where every source has both or repeats along both.
-
-    Gives their sizes, and for each whether each source has it; 1s in front make them four.
-    """
+    """The dimensions of a tensor, with neighbours merged if every source either has both or repeats along both. Returns
+    their sizes, and for each dimension which sources have it; leading 1s make them four."""
     sizes: list[int] = []
     flags: list[list[bool]] = []
     for dim in range(len(shape)):
@@ -193,7 +191,7 @@ def strides_of(sizes: list[int], flags: list[list[bool]], source: int) -> list[i
 
 
 def row_pieces(rows: int, columns: int, most: int) -> list[tuple[int, int, int]]:
-    """(first row, partitions, rows a partition): short rows share partitions."""
+    """(first row, partitions, rows per partition): short rows share partitions."""
     pmax = nl.tile_size.pmax
     groups = 1
     if columns < SHORT and rows > pmax:
@@ -212,7 +210,7 @@ def row_pieces(rows: int, columns: int, most: int) -> list[tuple[int, int, int]]
 
 
 def column_pieces(columns: int, partitions: int, most: int) -> list[tuple[int, int, int]]:
-    """(first column, parts, columns a part): a row is cut in as many parts as it has ``partitions``."""
+    """(first column, parts, columns per part): a row is cut into as many parts as it has ``partitions``."""
     parts = max(1, min(partitions, columns // SHORT_PART))
     for fewer in range(parts, parts // 2, -1):
         if columns % parts != 0 and columns % fewer == 0:
@@ -261,7 +259,7 @@ def pieces(sizes: list[int], most: int, row_by_row: bool) -> list[Piece]:
 
 
 def piece_of(tensor: nl.NkiTensor, strides: list[int], piece: Piece) -> tuple[nl.NkiTensor, tuple[int, int, int]]:
-    """The part of a tensor in HBM that a piece is of it, and the shape of its tile."""
+    """A piece's part of a tensor in HBM, and the shape of its tile."""
     image, images = piece.images
     row, rows, groups = piece.down
     first, parts, width = piece.across
@@ -306,7 +304,7 @@ def compute_piece(
 
 
 def compute_tile(dst: nl.NkiTensor, sources: list[nl.NkiTensor], most: int, ops: Any) -> None:
-    """run for tiles of any dimensions and columns (P, 1, 1), ``most`` elements of a partition at a time."""
+    """run for tiles of any dimensions and columns (P, 1, 1), ``most`` elements per partition at a time."""
     dense = dst.is_contiguous()
     size = count_elements(dst.shape[1:])
     for source in sources:
@@ -323,7 +321,7 @@ def compute_tile(dst: nl.NkiTensor, sources: list[nl.NkiTensor], most: int, ops:
             if not dense:
                 nisa.tensor_copy(dst=dst, src=result_sb)
     else:
-        # The first dimension that has more than one element is taken apart.
+        # Loop over the first dimension that has more than one element.
         dim = 1
         while dst.shape[dim] == 1:
             dim = dim + 1
@@ -338,7 +336,7 @@ def compute_tile(dst: nl.NkiTensor, sources: list[nl.NkiTensor], most: int, ops:
 
 
 def _flat(tile: nl.NkiTensor, size: int, first: int, last: int) -> nl.NkiTensor:
-    """Elements ``first`` to ``last`` of the ``size`` that a tile has a partition as (P, 1, n); a copy if not dense."""
+    """Elements ``first`` to ``last`` of a tile with ``size`` per partition, as (P, 1, n); a copy if not contiguous."""
     if count_elements(tile.shape[1:]) == 1 and size > 1:
         return tile
     if not tile.is_contiguous():
@@ -349,8 +347,8 @@ def _flat(tile: nl.NkiTensor, size: int, first: int, last: int) -> nl.NkiTensor:
 
 
 def compute_gated(dst: nl.NkiTensor, sources: list[nl.NkiTensor], most: int, ops: Any) -> None:
-    """run for a tile (P, G, W) and sources of its shape, columns, and (P, G, 1): one number a partition and group;
-    ``most`` elements of a partition at a time."""
+    """run for a tile (P, G, W) and sources of its shape, columns, and (P, G, 1): one number per partition and group;
+    ``most`` elements per partition at a time."""
     _, groups, width = dst.shape
     at_once, each = max(1, most // width), min(width, most)
     for g0 in range(0, groups, at_once):

@@ -1,14 +1,14 @@
-"""Matrix products in 8 bits: two rows of the contraction a partition, at twice the rate of 16 bits.
+"""Matrix products in 8 bits: two rows of the contraction per partition, at twice the rate of 16 bits.
 
-The tensor engine of NeuronCore-v3 and later contracts 256 rows at a time where both operands are 8-bit floats: 128
-partitions with two rows each. What 8 bits lose is lost when the operands are made; products are summed in float32.
+The tensor engine of NeuronCore-v3 and later contracts 256 rows at a time if both operands are 8-bit floats: 128
+partitions with two rows each. Precision is lost only when the operands are made; products are summed in float32.
 """
 
 from trnrt.kernels.common import ceil_div
 from trnrt.kernels.operands import BANK, copy
 from trnrt.nki import nisa, nki, nl
 
-# Rows of the contraction in one product, two a partition.
+# Rows of the contraction in one product, two per partition.
 PAIRS = 2
 # Columns of dst in one block: four PSUM banks.
 COLUMNS = 2048

@@ -17,12 +17,12 @@ from trnrt.nki import nl
 
 
 def compute(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[Any, ...], ...]) -> None:
-    """dst = the last result of a program of element-wise operators; each source is brought to SBUF once.
+    """dst = the last result of a program of element-wise operators; each source is loaded into SBUF once.
 
     dst: HBM (A, B, R, C), or an SBUF tile of at most 5 dimensions that is none of srcs
     srcs: for an HBM dst HBM (a, b, r, c), each dimension that of dst or 1, which repeats; for an SBUF dst tiles of its
-        shape, (P, B) float32 in HBM or SBUF, one number a partition and block of dst (P, B, ...), or for channels
-        (P, B, N, H, W) tiles (P, B, N, 1, 1)
+        shape, (P, B) float32 in HBM or SBUF, one number per partition and block of dst (P, B, ...), or for channels (P,
+        B, N, H, W) tiles (P, B, N, 1, 1)
     ops: (name, operand, ...) each; an operand is an int, which numbers the sources and then the results of the
         operators before, or a float, itself. The last result is dst; those between are float32.
 
@@ -33,7 +33,7 @@ def compute(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[
         hard_sigmoid x alpha beta, clip x low high; add x y, subtract, multiply, divide, maximum, minimum, power, mod,
         fmod, greater, greater_equal, less, less_equal, equal, not_equal, and, or, xor; prelu x slope;
         where condition x y
-    limits: at least one operator, which has an operand that is no number; tensors are dense
+    limits: at least one operator, which has an operand that is not a number; tensors are contiguous
 
     numpy: for name, *operands in ops: values.append(function[name](*operands)); values[-1]
     """
@@ -51,7 +51,7 @@ def compute(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[
 
 
 def _compute_hbm(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[Any, ...], ...]) -> None:
-    """compute for tensors in HBM: the pieces of all tensors, row by row, or along a row where its numbers repeat."""
+    """compute for tensors in HBM: the pieces of all tensors, row by row, or along a row if its numbers repeat."""
     tensors = []
     for src in srcs:
         tensors.append(src)
@@ -70,7 +70,7 @@ def _compute_hbm(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[t
 
 
 def _compute_tile(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[Any, ...], ...]) -> None:
-    """compute for tiles in SBUF, block by block where sources are one number a block and partition."""
+    """compute for tiles in SBUF, block by block if sources have one number per block and partition."""
     values = []
     blocks = 1
     gated = False
@@ -101,7 +101,7 @@ def _compute_tile(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[
 
 
 def _is_columns(src: nl.NkiTensor, dst: nl.NkiTensor) -> bool:
-    """Whether a source is one number a partition and block of a tile."""
+    """True if a source is one number per partition and block of a tile."""
     return is_hbm_tensor(src) or len(src.shape) < len(dst.shape)
 
 

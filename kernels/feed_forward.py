@@ -1,7 +1,7 @@
-"""A net of two fully connected layers: its result, and the class that it predicts.
+"""A net of two fully connected layers: its result, and the predicted class.
 
-The first layer makes its result with the hidden units on the partitions, where the second one contracts them: between
-the two nothing is turned. The intermediate goes through HBM, which takes a fraction of the time of the products.
+The first layer's result has the hidden units on the partitions, where the second one contracts them: no transpose in
+between. The intermediate goes through HBM, which takes a fraction of the products' time.
 """
 
 from trnrt.kernels.argmax import argmax
@@ -34,8 +34,8 @@ def predict(
 ) -> nl.NkiTensor:
     """The most probable class of each row, HBM (N, 1) uint32; the first one of equals.
 
-    The largest result of the second layer is the largest of its softmax, which is therefore not computed. It is
-    compared in float32 whatever the dtype of x.
+    The largest result of the second layer is also the largest of its softmax, so no softmax is computed. The comparison
+    is in float32 whatever the dtype of x.
 
     x, w1, b1, w2, b2, act: as in feed_forward
 

@@ -1,10 +1,11 @@
-"""Rows of a table by numbers that are known at run time: embeddings. DMA looks each up, for a partition of its own."""
+"""Rows of a table by numbers known at run time, such as embeddings. DMA fetches each row, for a partition of its
+own."""
 
 from trnrt.nki import nisa, nl
 
-# Elements of a row that are brought at once: 32 KiB a partition in float32.
+# Elements of a row per transfer: 32 KiB per partition in float32.
 CHUNK = 8192
-# Rows that a table may have: numbers of that size are what the host prepares.
+# The most rows of a table: the host prepares numbers up to this size.
 MAX_ROWS = 2147483647
 
 

@@ -78,7 +78,7 @@ def _load(tile_sb: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
 
 def _store(dst: nl.NkiTensor, tile_sb: nl.NkiTensor) -> None:
-    """The opposite of ``_load``."""
+    """The inverse of ``_load``."""
     for block in range(_blocks(tile_sb, dst.shape[0])):
         first, count = block * nl.tile_size.pmax, block_rows(dst.shape[0], block)
         nisa.dma_copy(dst=dst[first : first + count], src=tile_sb[0:count, block])

@@ -1,48 +1,47 @@
 """Fully connected layers: a matrix product with bias and activation.
 
-Two forms, by the layout that the next step wants. The features form keeps features on the partitions: weights
-are the stationary operand, bias and activation ride along as the scalar engine evacuates PSUM. The rows form
-puts the batch on the partitions: activations are the stationary operand, and a row is ready for softmax,
-argmax or HBM.
+Two forms, by the layout that the next step needs. The features form keeps features on the partitions: weights are the
+stationary operand, and bias and activation are applied as the scalar engine evacuates PSUM. The rows form puts the
+batch on the partitions: activations are the stationary operand, and a row is ready for softmax, argmax or HBM.
 
-Weights are prepared on the host as (P, B*S*O): chunk b*S + s of (B*S) holds the rows of the features that stand in
-block b at position s (see ``features`` in common.py). Each OUTPUTS columns of the result have theirs together, chunk
-after chunk, so that a load of some chunks is one piece a partition; they arrive by DMA as they are used.
+Weights are prepared on the host as (P, B*S*O): chunk b*S + s of (B*S) has the weights of the features in block b at
+position s (see ``features`` in common.py). Each OUTPUTS columns of the result have theirs together, chunk after chunk,
+so that a load of some chunks is one contiguous piece per partition; DMA loads them as they are used.
 """
 
 from trnrt.kernels.common import activation_function, block_rows, ceil_div, is_hbm_tensor, item_bytes, load
 from trnrt.kernels.operands import turn_rows
 from trnrt.nki import nisa, nl
 
-# Bytes a partition that one load of weights (of a dtype as it is), and one block of activations (float32), may take.
+# The most bytes per partition of one load of weights (in their dtype), and of one block of activations (float32).
 WEIGHT_BYTES = 16 * 1024
 ACTIVATION_BYTES = 48 * 1024
-# One row of more features would not fit ACTIVATION_BYTES: 128 partitions of float32.
+# A row with more features would not fit ACTIVATION_BYTES: 128 partitions of float32.
 MAX_FEATURES = 128 * ACTIVATION_BYTES // 4
 # PSUM banks that accumulate at once; the other half is being evacuated.
 BANKS = 4
-# Columns of the result whose weights are together: of float32, one bank of rows, or BANKS of features.
+# Columns of the result that share a load of weights: of float32, one bank of rows, or BANKS of features.
 OUTPUTS = 512
-# Loads of weights that are under way or in use at once, for which a plan leaves room: with fewer, DMA would wait for
-# the products of one before it brings the next. Raised from 4 when the search began to vary the size of loads.
+# Loads of weights under way or in use at once, for which a plan leaves room: with fewer, DMA would wait for one load's
+# products before it starts the next. Raised from 4 when the search began to vary the size of loads.
 LOADS_AHEAD = 5
 # Columns (128 features of a row) up to which features are loaded to their partitions one by one: that takes no longer
-# than to load rows and turn them. trn1's packets took 69 ns when it was chosen, those of others 8. Of the digits, none
-# slow the feed-forward net by 6 % on trn2 and trn1; 16 on trn2 and 8 on trn1 change nothing, predicted.
+# than loading rows and transposing them. It was chosen when trn1's packets took 69 ns, those of others 8. Digits,
+# predicted: none slow the feed-forward net by 6 % on trn2 and trn1; 16 on trn2 and 8 on trn1 change nothing.
 SINGLES, SINGLES_TRN1 = 8, 1
-# Blocks of 128 features whose rows come in at once to be turned: 8 KiB a partition of float32, beyond which transfers
-# get no faster. Kept from the first linear layers.
+# Blocks of 128 features whose rows are loaded together to be transposed: 8 KiB per partition of float32, beyond which
+# transfers get no faster. Kept from the first linear layers.
 TURNED = 16
 
 
 def weight_bytes(features: int, outputs: int, item: int) -> int:
-    """Bytes a partition of the weights that are together, of elements of ``item`` bytes."""
+    """Bytes per partition of the weights for OUTPUTS columns, with elements of ``item`` bytes."""
     return ceil_div(features, nl.tile_size.pmax) * min(OUTPUTS, outputs) * item
 
 
 def tile_bytes(rows: int, is_source_on_chip: bool, are_weights_held: bool, load_bytes: int) -> int:
-    """Bytes a partition that the tiles take at most, for whoever plans a call: loads of weights; what the source is
-    turned in, and its turned block; a bias, sums and results, of OUTPUTS columns each."""
+    """The most bytes per partition that the tiles take, for planners: loads of weights, the source before and after its
+    transpose, a bias, sums and results, of OUTPUTS columns each."""
     loads = 0 if are_weights_held else LOADS_AHEAD * load_bytes
     source = 0 if is_source_on_chip else 2 * ACTIVATION_BYTES
     return loads + source + ceil_div(rows, nl.tile_size.pmax) * 3 * OUTPUTS * 4
@@ -62,10 +61,10 @@ def linear_rows(
     dst: rows, HBM (N, O) or SBUF (P, ceil(N/128), O)
     src: HBM (N, F), or SBUF ``features`` (P, B, S, N)
     w: HBM or SBUF (P, B*S*O), prepared; the dtype of src
-    bias: HBM (1, O) float32; or, in SBUF or HBM, (R, O) where R rows are all the batch has, each the same
-    features: F of an HBM src; the number of channels of a flattened image otherwise (F = features * S)
+    bias: HBM (1, O) float32; or, in SBUF or HBM, (R, O) of R equal rows, if the batch has only R
+    features: F of an HBM src; otherwise the number of channels of a flattened image (F = features * S)
     act: "none", "relu", "sigmoid", "tanh"
-    load_bytes: a partition, of weights in HBM that come in one load
+    load_bytes: bytes per partition of one load of weights from HBM
     limits: F <= MAX_FEATURES of an HBM src
 
     numpy: act(src @ w + bias)
@@ -108,7 +107,7 @@ def _sum_products(
         m_size = min(nl.tile_size.pmax, across - m0)
         banks.append(nl.ndarray((m_size, along), dtype=nl.float32, buffer=nl.psum))
     positions = x_sb.shape[2]
-    # All chunks of weights are at hand where they are in SBUF.
+    # All chunks of weights are available if they are in SBUF.
     group = max(1, load_bytes // (w.shape[2] * item_bytes(w.dtype))) if is_hbm_tensor(w) else w.shape[1]
     for c0 in range(0, w.shape[1], group):
         c1 = min(w.shape[1], c0 + group)
@@ -192,9 +191,9 @@ def linear_features(
 
 
 def _batch_step(src: nl.NkiTensor, features: int) -> int:
-    """How many rows of the batch are held at once: all where src is in SBUF already, else what fits.
+    """The number of the batch's rows in SBUF at once: all if src is there already, else as many as fit.
 
-    A multiple of 128 or a power of 2 below, so that no step has rows of two blocks of 128 unless it has all of them.
+    A multiple of 128, or a power of 2 below it, so that no step spans two blocks of 128 without covering both.
     """
     if not is_hbm_tensor(src):
         return src.shape[3]
@@ -226,7 +225,7 @@ def _features_block(src: nl.NkiTensor, features: int, n0: int, n_size: int) -> n
 
 def _load_singly(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, block: int) -> None:
     """x_sb (P, n) = a block of features of rows ``n0``... of src (N, F), each element a packet of its own. The first
-    block comes through the scalar engine's queue, beside the weights, where there are hardware descriptors."""
+    block loads through the scalar engine's queue, beside the weights, if there are hardware descriptors."""
     first = block * nl.tile_size.pmax
     turned = src[n0 : n0 + x_sb.shape[1], first : first + x_sb.shape[0]].permute((1, 0))
     if n0 + block == 0 and nisa.get_nc_version() >= nisa.nc_version.gen3:

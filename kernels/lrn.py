@@ -1,4 +1,4 @@
-"""Local response normalisation: each element over a power of the squares in a window of channels, summed."""
+"""Local response normalisation: each element over a power of the sum of squares in a window of channels."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Part(nl.NKIObject):
 
 
 def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: float, beta: float, bias: float) -> None:
-    """dst = src / (bias + alpha / size * the squares of a window of ``size`` channels, summed) ** beta.
+    """dst = src / (bias + alpha / size * the sum of squares in a window of ``size`` channels) ** beta.
 
     dst, src: HBM (N, C, H*W), or channels, SBUF (P, ceil(C/128), N, H, W)
     channels: C
@@ -61,7 +61,7 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
 
 
 def _flatten_pixels(tensor: nl.NkiTensor) -> nl.NkiTensor:
-    """Images with their rows and columns as one dimension of positions."""
+    """Images with rows and columns merged into one dimension of positions."""
     if is_hbm_tensor(tensor):
         return tensor
     parts, blocks, images, height, width = tensor.shape
@@ -76,14 +76,14 @@ def _seen_blocks(channels: int, size: int, block: int) -> tuple[int, int]:
 
 
 def _reach(channels: int, size: int) -> tuple[int, int]:
-    """How many blocks of channels windows reach into, before and behind their own."""
+    """The number of blocks of channels that windows reach into, before and behind their own."""
     most = ceil_div(channels, nl.tile_size.pmax) - 1
     return min(most, ceil_div((size - 1) // 2, nl.tile_size.pmax)), min(most, ceil_div(size // 2, nl.tile_size.pmax))
 
 
 def _bands(channels: int, size: int) -> tuple[int, list[nl.NkiTensor]]:
-    """(how many blocks windows reach into before their own, the matrices (128, 128) of what each block of channels
-    gives to the windows): 1 where channel k of it is in the window about channel m, else 0."""
+    """(the number of blocks that windows reach into before their own, the matrices (128, 128) of each block's
+    contribution to the windows): 1 if channel k of it is in the window about channel m, else 0."""
     before, behind = _reach(channels, size)
     pmax = nl.tile_size.pmax
     ones_sb = nl.ndarray((pmax, pmax), dtype=nl.float32, buffer=nl.sbuf)
@@ -131,7 +131,7 @@ def _divide(
 
 
 def _result(dst: nl.NkiTensor, block: int, shape: tuple[int, ...], part: Part) -> nl.NkiTensor:
-    """Where the channels of a block of a part are computed: in dst itself, or in a tile on its way to HBM."""
+    """The place to compute the channels of a block of a part: in dst itself, or in a tile on its way to HBM."""
     if is_hbm_tensor(dst):
         return nl.ndarray(shape, dtype=dst.dtype, buffer=nl.sbuf)
     (n0, n1), (p0, p1) = part.images, part.positions

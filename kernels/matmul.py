@@ -1,9 +1,8 @@
 """Matrix products, in the four stages of the SDK's tutorial and as fast as we know how.
 
-Each stage does one thing more against what bounds the one before: tiles that are loaded anew for every product (DMA);
-loads hoisted out of the loops that do not change them; several tiles a load, so that each is used for more products;
-the contraction cut as well, so that each load stays small whatever its length. ``matmul`` is none of
-them: see product.py.
+Each stage removes the bottleneck of the one before: tiles reloaded for every product (DMA); loads hoisted out of the
+loops that don't change them; several tiles per load, so that each is used for more products; the contraction cut as
+well, so that loads stay small whatever its length. ``matmul`` is none of them: see product.py.
 """
 
 from trnrt.kernels.common import ceil_div, item_bytes, transpose_is_exact
@@ -11,15 +10,16 @@ from trnrt.kernels.operands import BANK, COLUMNS, ROWS, is_turned_once, turn
 from trnrt.kernels.product import product
 from trnrt.nki import nisa, nki, nl
 
-# The longest contraction of the stages that hold all of it: two buffers of (128 + 512) and (256 + 1024) float32.
+# The longest contraction of the stages that keep all of it on chip: two buffers of (128 + 512) and (256 + 1024)
+# float32.
 HOISTED_DEPTH = 4096
 BLOCK_FREE_DEPTH = 2048
 # Tiles of 128 rows and of 512 columns in a block of the third stage; of the fourth, tiles of the contraction too.
 BLOCK = (2, 2)
 FULL_BLOCK = (16, 2, 8)
-# The tensor engine takes no fewer cycles for a product, however few the columns.
+# The least cycles of a product, however few its columns.
 LEAST_COLUMNS = 64
-# Bytes that HBM delivers in a cycle of the tensor engine, about: 330 GB/s at 2.4 GHz.
+# The approximate bytes that HBM delivers per cycle of the tensor engine: 330 GB/s at 2.4 GHz.
 BYTES_A_CYCLE = 137
 
 
@@ -71,10 +71,10 @@ def matmul_blocked(lhs: nl.NkiTensor, rhs: nl.NkiTensor) -> nl.NkiTensor:
 
 
 def multiply(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor, lhs_turned: bool = False) -> None:
-    """dst = lhs.T @ rhs; the operand is stationary with which the tensor engine has less to do.
+    """dst = lhs.T @ rhs; the stationary operand is the one that gives the tensor engine less work.
 
     dst: HBM (M, N)
-    lhs: HBM (K, M), or (M, K) if lhs_turned: turned on its way in, or once before, where it comes in often
+    lhs: HBM (K, M), or (M, K) if lhs_turned: transposed while loading, or once before if it is loaded often
     rhs: HBM (K, N), the dtype of lhs
 
     numpy: (lhs if lhs_turned else lhs.T) @ rhs
@@ -93,10 +93,10 @@ def multiply(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor, lhs_turned
 
 
 def rhs_is_stationary(rows: int, depth: int, columns: int, item: int) -> bool:
-    """Whether the tensor engine has less to do with rhs stationary, the turning of the result included.
+    """True if the tensor engine has less work with rhs stationary, the transpose of the result included.
 
-    Only where it has more to do than HBM, by a factor of 2: the blocks are made for a rhs that moves. Never on trn1,
-    where turning takes several times as long (see turn_rows in operands.py).
+    Only if its work exceeds HBM's by a factor of 2: the blocks are made for a moving rhs. Never on trn1, where a
+    transpose takes several times as long (see turn_rows in operands.py).
 
     item: bytes of an element
     """
@@ -117,7 +117,7 @@ def _cycles(columns: int) -> int:
 
 
 def multiply_tiled(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor) -> None:
-    """dst = lhs.T @ rhs; both tiles are loaded anew for every product.
+    """dst = lhs.T @ rhs; both tiles are reloaded for every product.
 
     dst: HBM (M, N)
     lhs, rhs: HBM (K, M), (K, N), of one dtype
@@ -154,7 +154,7 @@ def multiply_hoisted(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor) ->
 
 
 def multiply_block_free(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor) -> None:
-    """dst = lhs.T @ rhs; blocks of BLOCK tiles share what is loaded, so rhs is loaded once for 256 rows.
+    """dst = lhs.T @ rhs; blocks of BLOCK tiles share their loads, so rhs is loaded once for 256 rows.
 
     dst: HBM (M, N)
     lhs, rhs: HBM (K, M), (K, N), of one dtype

@@ -1,6 +1,5 @@
-"""Movement of a tensor's elements within HBM: DMA access patterns; where those would fall into packets of an element or
-few, through SBUF, in which an engine puts them in their new order.
-"""
+"""Move a tensor's elements within HBM by DMA access patterns; if those would be packets of one or few elements, go
+through SBUF, where an engine reorders them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +10,17 @@ from trnrt.nki import nisa, nl
 
 # Dimensions of a pattern, and elements of one.
 MOST_DIMENSIONS = 5
-# Elements of a partition in the tile that a fill is written from.
+# Elements per partition of the tile that a fill is written from.
 FILL_COLUMNS = 4096
-# Through SBUF: bytes of a partition that a tile may have; four tiles fit the planner's WORKING_BYTES (before and
-# after, twice), and its dimensions besides the partitions.
+# Through SBUF: the most bytes per partition of a tile, of which four fit the planner's WORKING_BYTES (before and after,
+# twice), and its dimensions besides the partitions.
 STAGED_BYTES = 32 * 1024
 STAGED_DIMENSIONS = 4
-# Elements of a row that one partition may take, where rows are turned; more where there are more partitions' worth.
+# The most elements of a row on one partition for a transpose; more if the elements exceed all partitions.
 LEAST_RUN = 64
 # Estimates in nanoseconds: a packet, spread over the DMA engines; an element of a partition that an engine copies; the
-# latencies of a load, a copy and a store, about 2 us a transfer. Kept from when the way through SBUF came; measure
-# ShuffleNet and a transformer's attention when one changes.
+# latencies of a load, a copy and a store, about 2 us per transfer. Kept from when the way through SBUF was added;
+# measure ShuffleNet and a transformer's attention when one changes.
 SPREAD_NS = PACKET_NS / DMA_ENGINES
 COPY_NS = 1.0
 STAGED_NS = 5000.0
@@ -55,11 +54,11 @@ def move(
     srcs: HBM, of any shapes, of dst's dtype or of another, which is converted
     parts: the attributes of a Part each, in their order: a plan writes them as numbers. Any number of dimensions; a
         source stride of 0 repeats, a negative one goes backwards
-    fill: a number that all of dst holds before; None where the parts cover it
+    fill: a number that fills dst first; None if the parts cover it
 
-    A part is one transfer, or a few where it has more than 5 dimensions, unless ``staged_ns`` of the way through SBUF
-    is less than what the packets of that transfer take: then blocks of it are brought in as the source has them, put in
-    order by an engine, and stored as dst wants them. Strides of more than 0 only.
+    A part is one transfer, or a few if it has more than 5 dimensions. If ``staged_ns`` of the way through SBUF is less
+    than the time of that transfer's packets, blocks are loaded in the source's order, reordered by an engine, and
+    stored in dst's order. This needs strides of more than 0.
 
     limits: destination strides are not 0 where the shape is not 1, and no two parts share elements of dst
 
@@ -83,7 +82,7 @@ def move(
 
 
 def dimensions(src_strides: tuple[int, ...], dst_strides: tuple[int, ...], shape: tuple[int, ...]) -> list[Dimension]:
-    """The dimensions of a part that have more than one element, in the order of dst, joined where both sides allow."""
+    """The dimensions of a part with more than one element, in the order of dst, merged where both sides allow."""
     found: list[Dimension] = []
     for i in range(len(shape)):
         if shape[i] > 1:
@@ -115,7 +114,8 @@ def by_source(dims: list[Dimension]) -> list[Dimension]:
 
 
 def pattern(dims: list[Dimension], side: int) -> list[list[int]]:
-    """The access pattern of dimensions on a side, 1 the source and 2 the destination; neighbours are joined."""
+    """The access pattern of dimensions on a side, 1 the source and 2 the destination; contiguous neighbours are
+    merged."""
     found: list[list[int]] = []
     for dim in dims:
         last = len(found) - 1
@@ -127,7 +127,7 @@ def pattern(dims: list[Dimension], side: int) -> list[list[int]]:
 
 
 def elements(dims: list[Dimension]) -> int:
-    """How many elements dimensions have."""
+    """The number of elements in these dimensions."""
     size = 1
     for dim in dims:
         size = size * dim[0]
@@ -135,14 +135,14 @@ def elements(dims: list[Dimension]) -> int:
 
 
 def run_of(access: list[list[int]]) -> int:
-    """Elements that lie side by side in an access pattern."""
+    """The number of contiguous elements in an access pattern."""
     last = len(access) - 1
     return access[last][1] if last >= 0 and access[last][0] == 1 else 1
 
 
 def stage_dims(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
-    """The dimensions of the way through SBUF, and how many of them, from the first on, become partitions; as they are,
-    and 0, where that is not faster.
+    """The dimensions of the way through SBUF, and how many of them, from the first on, become partitions; unchanged,
+    and 0, if that is not faster.
 
     size: bytes of an element
     """
@@ -158,7 +158,7 @@ def stage_dims(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
     while at < len(dims) and dims[at][1] != 1:
         at = at + 1
     if at < len(dims) - 1:
-        # Rows that are turned: pieces of the source's or of the destination's.
+        # Transposed rows: pieces of the source's or of the destination's.
         ways.append(divide_dim(dims, at, at, size))
         ways.append(divide_dim(dims, len(dims) - 1, at, size))
     for way in ways:
@@ -170,7 +170,7 @@ def stage_dims(dims: list[Dimension], size: int) -> tuple[list[Dimension], int]:
 
 
 def staged_ns(dims: list[Dimension], outer: int, size: int) -> float:
-    """About how long the way through SBUF takes with ``outer`` dimensions as partitions; 0 where it is impossible."""
+    """About how long the way through SBUF takes with ``outer`` dimensions as partitions; 0 if it is impossible."""
     inner = dims[outer:]
     loaded, stored = by_source(inner), elements(inner)
     first, second = pattern(loaded, 1), pattern(inner, 2)
@@ -179,7 +179,7 @@ def staged_ns(dims: list[Dimension], outer: int, size: int) -> float:
         return 0.0
     rows = elements(dims[0:outer])
     packets = rows * (elements(loaded) / run_of(first) + stored / run_of(second))
-    # Each DMA engine has its partitions.
+    # Each DMA engine serves its own partitions.
     share = max(1.0, nl.tile_size.pmax / rows)
     return SPREAD_NS * packets * share + COPY_NS * stored * ceil_div(rows, nl.tile_size.pmax)
 
@@ -219,7 +219,7 @@ def _stage(
 def _stage_rows(
     dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, rows: list[Dimension], inner: list[Dimension]
 ) -> None:
-    """Copy positions of ``rows``, one a partition: in the source's order to SBUF, in that of dst from there."""
+    """Copy positions of ``rows``, one per partition: into SBUF in the source's order, and out in that of dst."""
     loaded = by_source(inner)
     shape = (elements(rows), elements(loaded))
     given_sb = nl.ndarray(shape, dtype=src.dtype, buffer=nl.sbuf)
@@ -237,8 +237,8 @@ def _stage_rows(
 
 
 def _move_part(dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, dims: list[Dimension]) -> None:
-    """Copy a part whose first elements are ``to`` and ``start``; dimensions beyond MOST_DIMENSIONS, the shortest, are
-    looped over."""
+    """Copy a part whose first elements are ``to`` and ``start``; loop over the dimensions beyond MOST_DIMENSIONS, the
+    shortest ones."""
     if len(dims) > MOST_DIMENSIONS:
         shortest = 0
         for i in range(len(dims) - 1):
@@ -260,7 +260,7 @@ def _move_part(dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, dims: 
 
 
 def _fill(dst: nl.NkiTensor, number: float) -> None:
-    """Write a number to all of dst, in rows of a tile that holds it."""
+    """Fill dst with a number, from rows of a tile that holds it."""
     size = count_elements(dst.shape)
     pmax = nl.tile_size.pmax
     columns = max(1, min(FILL_COLUMNS, size // pmax))

@@ -5,11 +5,11 @@ from typing import Any, Optional
 from trnrt.kernels.common import COUNTED, ceil_div, load
 from trnrt.nki import nisa, nl
 
-# A row up to here is in SBUF at once; a longer one is brought in twice, by parts of that many elements.
+# A row up to this long is in SBUF as a whole; a longer one is loaded twice, in parts of that many elements.
 CHUNK = 4096
-# float32 counts the elements of a row up to here.
+# float32 counts the elements of a row exactly up to here.
 MAX_COLUMNS = COUNTED
-# One number a column, or one a row.
+# One number per column, or one per row.
 Coefficients = Optional[nl.NkiTensor]
 
 
@@ -17,11 +17,11 @@ def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bi
     """dst = (src - its mean) / sqrt(its variance + eps) * scale + bias of each row.
 
     dst, src: HBM (R, C)
-    scale, bias: None, or HBM (1, C): one number a column, or (R, 1): one a row; both alike
+    scale, bias: None, or HBM (1, C): one number per column, or (R, 1): one per row; both alike
     limits: C <= MAX_COLUMNS
 
-    The arithmetic is float32. The variance is that of the differences to a number near the mean, so that
-    rows far from 0 keep their digits. A row with NaN or infinity becomes NaN.
+    The arithmetic is float32. The variance is that of the differences from a number near the mean, so that rows far
+    from 0 keep their precision. A row with NaN or infinity becomes NaN.
 
     numpy: m, v = src.mean(axis=1, keepdims=True), src.var(axis=1, keepdims=True);
            (src - m) / sqrt(v + eps) * scale + bias
@@ -54,7 +54,7 @@ def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bi
 
 
 def inverse_deviations(dst: nl.NkiTensor, src: nl.NkiTensor, eps: float) -> None:
-    """dst = 1 / sqrt(the variance + eps) of each row: what normalize_rows multiplies with.
+    """dst = 1 / sqrt(the variance + eps) of each row: the factor in normalize_rows.
 
     dst: HBM (R, 1)
     src: HBM (R, C)
@@ -77,7 +77,7 @@ def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients
     """dst = src / sqrt(the mean of its squares + eps) * scale of each row.
 
     dst, src: HBM (R, C)
-    scale: None, or HBM (1, C): one number a column, or (R, 1): one a row
+    scale: None, or HBM (1, C): one number per column, or (R, 1): one per row
     limits: C <= MAX_COLUMNS
 
     The arithmetic is float32. A row with NaN becomes NaN.
@@ -118,7 +118,7 @@ def _check(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bias: Coef
 
 
 def _measure(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTensor]:
-    """(a number near the mean of each row, negated; the differences to it, if rows are no longer than CHUNK; their
+    """(a number near the mean of each row, negated; the differences from it, if rows are no longer than CHUNK; their
     mean and variance) of rows in HBM, at most 128."""
     n, columns = src.shape
     count = ceil_div(columns, CHUNK)
@@ -187,12 +187,12 @@ def _differences(src: nl.NkiTensor, shift_sb: nl.NkiTensor) -> nl.NkiTensor:
 
 
 def _column(n: int) -> nl.NkiTensor:
-    """One float32 a partition."""
+    """One float32 per partition."""
     return nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
 
 
 def _store(dst: nl.NkiTensor, value_sb: nl.NkiTensor) -> None:
-    """float32 in SBUF to HBM, in the dtype that it has there."""
+    """Store float32 from SBUF to HBM, in the dtype of the destination."""
     y_sb = value_sb
     if dst.dtype != nl.float32:
         y_sb = nl.ndarray(value_sb.shape, dtype=dst.dtype, buffer=nl.sbuf)
@@ -201,19 +201,19 @@ def _store(dst: nl.NkiTensor, value_sb: nl.NkiTensor) -> None:
 
 
 def _is_per_row(coefficient: nl.NkiTensor, rows: int) -> bool:
-    """Whether there is one number a row; else there is one a column."""
+    """True if there is one number per row, false if one per column."""
     return coefficient.shape[0] == rows and coefficient.shape[1] == 1
 
 
 def _load_kept(coefficient: Coefficients, rows: int, columns: int) -> Coefficients:
-    """One number a column, on all partitions, if rows are no longer than CHUNK."""
+    """One number per column, on all partitions, if rows are no longer than CHUNK."""
     if coefficient is None or _is_per_row(coefficient, rows) or columns > CHUNK:
         return None
     return load(coefficient.broadcast(0, min(rows, nl.tile_size.pmax)))
 
 
 def _by_column(y_sb: nl.NkiTensor, coefficient: Coefficients, kept_sb: Coefficients, c0: int, op: Any) -> nl.NkiTensor:
-    """y_sb (P, C) <op> one number a column, those from column ``c0`` on; y_sb itself if there is none."""
+    """y_sb (P, C) <op> one number per column, from column ``c0`` on; y_sb itself if there is no coefficient."""
     n, columns = y_sb.shape
     if kept_sb is not None:
         nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=kept_sb[0:n, :], op=op)

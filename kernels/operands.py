@@ -1,10 +1,10 @@
-"""Bringing the factors of a product to SBUF: the contraction on the partitions, in tiles (P, K / 128, F).
+"""Load the factors of a product into SBUF: the contraction on the partitions, in tiles (P, K / 128, F).
 
 Four blocks of 128 are interleaved: element k of 512 is on partition k // 4 of tile k % 4, so that a partition's four
-rows of a narrow factor lie side by side in HBM and come as one packet. (Fewer where the contraction ends; a rest
-below 128 is a tile of its own.) A product may sum in any order, as long as both factors have the same.
+rows of a narrow factor are contiguous in HBM and load as one packet. (Fewer at the end of the contraction; a rest below
+128 is a tile of its own.) A product may sum in any order, as long as both factors use the same.
 
-The operands of a kernel's first products come first, in small pieces; all others in large ones.
+The operands of a kernel's first products load first, in small pieces; all others in large ones.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ ROWS = 1024
 COLUMNS = 2048
 BANK = 512
 BANKS = 8
-# Tiles of the contraction that a transfer brings, and that are turned through one bank, which holds four of 128.
+# Tiles of the contraction per transfer, and per bank for transposes, which holds four of 128.
 GROUP = 4
-# Columns of both factors together below which a transfer takes no longer than starting it. Of 2048 x 2048 x 2048 in
+# The columns of both factors together below which a transfer takes no longer than its start. 2048 x 2048 x 2048 in
 # bfloat16 on trn2, predicted: 384 change nothing, 1536 take 3 % more.
 NARROW = 768
-# Tiles of the contraction whose rows come in at once to be turned.
+# Tiles of the contraction whose rows are loaded together to be transposed.
 TURNED = 8
 
 
@@ -41,7 +41,7 @@ class Operand(nl.NKIObject):
         return self.tensor.shape[0 if self.turned else 1]
 
     def part(self, k0: int, k_size: int, f0: int, f_size: int) -> Any:
-        """Rows ``k0``... and columns ``f0``... of it, as an operand."""
+        """Rows ``k0``... and columns ``f0``... of the operand, as an operand."""
         if self.turned:
             return Operand(self.tensor[f0 : f0 + f_size, k0 : k0 + k_size], True)
         return Operand(self.tensor[k0 : k0 + k_size, f0 : f0 + f_size], False)
@@ -68,23 +68,23 @@ def turn(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
 
 def is_turned_once(times: int, dtype: Any) -> bool:
-    """Whether a factor that a product loads this many times is better turned once, in HBM, than each time.
+    """True if a factor that a product loads this many times is better transposed once, in HBM, than each time.
 
-    By the timing model from the third time on; elements of 4 bytes, whose turning takes twice as long, from the second.
+    By the timing model, from three loads on; from two for elements of 4 bytes, whose transpose takes twice as long.
     """
     return times > (2 if item_bytes(dtype) == 2 else 1)
 
 
 def strips(rows: int) -> int:
-    """How many column strips of ``rows`` rows fit PSUM at once."""
+    """The number of column strips of ``rows`` rows that fit PSUM at once."""
     return max(1, BANKS // ceil_div(rows, nl.tile_size.pmax))
 
 
 def next_tile(t0: int, tiles: int, width: int) -> int:
     """The tile up to which the contraction is loaded, or used, after ``t0``.
 
-    As far as the products so far give time for, whole groups at a time once there are some. ``width``: the columns of
-    both factors; two groups where both come in about the time that starting a transfer takes.
+    As far as the products so far give time for, then in whole groups. ``width``: the columns of both factors; two
+    groups if both load in about the time that starting a transfer takes.
     """
     if width <= NARROW:
         return min(tiles, t0 + 2 * GROUP)
@@ -100,7 +100,7 @@ def fill(a_sb: nl.NkiTensor, a: Operand, b_sb: nl.NkiTensor, b: Operand, starts:
     """Load a part of both factors. If it ``starts`` the kernel, the first products' operands come first, in small
     pieces."""
     if not starts and strips(a.size()) <= 2:
-        # Rows to be turned wait for the tensor engine, and later loads wait behind them.
+        # Rows to be transposed wait for the tensor engine, and later loads wait behind them.
         if not a.turned:
             fill_operand(a_sb, a)
         fill_operand(b_sb, b)
@@ -123,7 +123,7 @@ def fill(a_sb: nl.NkiTensor, a: Operand, b_sb: nl.NkiTensor, b: Operand, starts:
 def _fill_piece_by_piece(
     a_sb: nl.NkiTensor, a: nl.NkiTensor, b_sb: nl.NkiTensor, b: nl.NkiTensor, starts: bool
 ) -> None:
-    """Load both factors, some of the contraction after the other."""
+    """Load both factors, one part of the contraction after the other."""
     rows, columns = a.shape[1], b.shape[1]
     tiles = ceil_div(b.shape[0], nl.tile_size.pmax)
     t0 = 0
@@ -131,7 +131,7 @@ def _fill_piece_by_piece(
         t1 = next_tile(t0, tiles, rows + columns)
         if starts and t0 == 0:
             move_tiles(b_sb[:, :, 0:columns], b, t0, t1, True)
-            # A product starts when its own columns are there.
+            # A product starts once its own columns are loaded.
             for piece in ((0, 128), (128, 384), (384, ROWS)):
                 m0, m1 = piece[0], min(piece[1], rows)
                 if m0 < m1:
@@ -154,7 +154,7 @@ def fill_operand(dst_sb: nl.NkiTensor, factor: Operand) -> None:
 def move_tiles(
     tiles_sb: nl.NkiTensor, matrix: nl.NkiTensor, t0: int, t1: int, soon: bool = False, stores: bool = False
 ) -> None:
-    """Load tiles ``t0`` to ``t1`` of a matrix in HBM (K, F) into theirs of tiles_sb (P, K / 128, F), or store them."""
+    """Load tiles ``t0`` to ``t1`` of a matrix in HBM (K, F) into those of tiles_sb (P, K / 128, F), or store them."""
     depth = matrix.shape[0]
     full = depth // nl.tile_size.pmax
     for first in range(0, full, GROUP):
@@ -170,9 +170,10 @@ def move_tiles(
 
 
 def move(tile_sb: nl.NkiTensor, view: nl.NkiTensor, soon: bool = False, stores: bool = False) -> None:
-    """A transfer between SBUF and HBM. ``soon``: data flows 0.8 us after the trigger, with hardware descriptors 1.3.
+    """A transfer between SBUF and HBM. ``soon``: data flows 0.8 us after the trigger, instead of 1.3 with hardware
+    descriptors.
 
-    Software descriptors occupy the gpsimd engine: for the first loads and the last store of a kernel only.
+    Software descriptors occupy the gpsimd engine: use them only for the first loads and the last store of a kernel.
     """
     mode = nisa.dge_mode.unknown
     if soon and nisa.get_nc_version() >= nisa.nc_version.gen3:
@@ -203,11 +204,11 @@ def turn_rows(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool = F
 
     dst_sb: SBUF (P, ceil(K/128), F): column k of rows_sb on partition k % 128 of block k // 128
     rows_sb: SBUF (F, K), the dtype of dst_sb
-    interleaved: in the order that the top of this file describes instead
+    interleaved: in the order described at the top of this file instead
     limits: F <= 128; on trn1 elements of 2 or 4 bytes
 
-    trn1 turns by a product with an identity, which spreads NaN and infinity: there it is the bits that are turned,
-    16 at a time, as whole numbers.
+    trn1 transposes by a product with an identity, which spreads NaN and infinity. So there the bits are transposed, 16
+    at a time, as whole numbers.
 
     numpy: rows_sb.T
     """
@@ -228,7 +229,8 @@ def turn_rows(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool = F
 
 
 def _planes(rows_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
-    """The matrices that the tensor engine turns exactly: the rows, or 16 bits of each element as a float32 number."""
+    """The matrices that the tensor engine transposes exactly: the rows, or 16 bits of each element as a float32
+    number."""
     if transpose_is_exact():
         return [rows_sb]
     bits_sb = rows_sb.view(nl.uint16)
@@ -243,7 +245,7 @@ def _planes(rows_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
 
 
 def _turn_group(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool, number: int) -> None:
-    """Turn rows of at most GROUP tiles through one PSUM bank."""
+    """Transpose rows of at most GROUP tiles through one PSUM bank."""
     rows, depth = rows_sb.shape
     full = depth // nl.tile_size.pmax
     rest = depth - full * nl.tile_size.pmax
@@ -263,7 +265,7 @@ def _turn_group(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool, 
 
 
 def copy(dst: nl.NkiTensor, src: nl.NkiTensor, number: int) -> None:
-    """Copy tile ``number``, out of PSUM mostly: the vector and the scalar engine in turn where they can work at the
+    """Copy tile ``number``, usually out of PSUM, with the vector and the scalar engine in turn if they can work at the
     same time."""
     by_scalar = number % 2 == 1 and nisa.get_nc_version() >= nisa.nc_version.gen3
     nisa.tensor_copy(dst=dst, src=src, engine=nisa.engine.scalar if by_scalar else nisa.engine.vector)

@@ -15,11 +15,10 @@ from trnrt.kernels.common import (
 )
 from trnrt.nki import nisa, nl
 
-# Bytes a partition that one band of input rows may take. Four such tiles fit the planner's WORKING_BYTES: a band, the
+# The most bytes per partition of one band of input rows. Four such tiles fit the planner's WORKING_BYTES: a band, the
 # next one, sums and results. Kept from the first pooling; measure the networks when it changes.
 BAND_BYTES = 32 * 1024
-# Where a window is too large for that, it is taken by parts, from bands of at least this many rows where one is narrow
-# enough.
+# A larger window is processed in parts, from bands of at least this many rows if one is narrow enough.
 PART_ROWS = 8
 
 
@@ -34,7 +33,7 @@ class Windows(nl.NKIObject):
 
 @dataclass
 class Tile(nl.NKIObject):
-    """How much is computed at a time: of the result, and (rows, columns) of its windows."""
+    """The sizes of one piece of work: the result's part, and (rows, columns) of its windows."""
 
     images: int
     rows: int
@@ -55,7 +54,7 @@ def max_windows(
 
     src: a whole SBUF tile; the images' first window starts ``offset`` elements into a partition, images are
     ``image_stride`` elements apart, rows ``row_stride``. Overlapping windows are an access pattern, so one vector
-    instruction reduces an image, or all of them where their rows are equally spaced throughout.
+    instruction reduces an image, or all of them if their rows are equally spaced throughout.
     """
     kernel, stride, dilation = windows.kernel, windows.stride, windows.dilation
     parts, images, rows, cols = dst.shape
@@ -120,8 +119,8 @@ def avg_pool2d(
     src: HBM (N, C, H, W), or SBUF ``channels`` (P, B, N, H, W)
     channels: C
     kernel, stride, dilation: (rows, columns)
-    pads: (top, left, bottom, right), negative where the first or last windows leave pixels out
-    count_include_pad: whether the padding's zeros count; what windows need beyond it (ceil_mode) never does
+    pads: (top, left, bottom, right), negative if the first or last windows leave pixels out
+    count_include_pad: count the padding's zeros; elements beyond the padding (ceil_mode) never count
 
     A window in which nothing counts gives 0. Sums and averages are float32.
 
@@ -149,22 +148,22 @@ def avg_pool2d(
 
 
 def tile_bytes(images: int, image: Pair, size: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> int:
-    """Bytes a partition that the tiles take at most, for whoever plans a call of images (rows, columns) to results of
-    ``size``: a band of the source, sums and results, each no larger than the images with their padding."""
+    """The most bytes per partition that the tiles take, for planners, for a call from images (rows, columns) to results
+    of ``size``: a band of the source, sums and results, each no larger than the images with their padding."""
     rows = max(image[0], (size[0] - 1) * stride[0] + _span(kernel[0], dilation[0]))
     columns = max(image[1], (size[1] - 1) * stride[1] + _span(kernel[1], dilation[1]))
     return 3 * min(BAND_BYTES, images * rows * columns * 4)
 
 
 def _is_whole(dst: nl.NkiTensor, src: nl.NkiTensor, kernel: Pair, pads: tuple[int, ...]) -> bool:
-    """Whether each window is a whole image, and images and results are in SBUF: then nothing has to be moved."""
+    """True if each window is a whole image, and images and results are in SBUF: then no data has to move."""
     padded = pads[0] != 0 or pads[1] != 0 or kernel != (src.shape[-2], src.shape[-1])
     return not padded and not is_hbm_tensor(src) and not is_hbm_tensor(dst) and dst.shape[-2] * dst.shape[-1] == 1
 
 
 def _whole_images(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, op: Any) -> None:
-    """dst (P, B, N, 1, 1) = the maxima, or averages (nl.add), of whole images (P, B, N, H, W): of all blocks that are
-    full at once, and of the rest."""
+    """dst (P, B, N, 1, 1) = the maxima, or averages (nl.add), of whole images (P, B, N, H, W): full blocks together,
+    then the rest."""
     pixels = src.shape[3] * src.shape[4]
     full = channels // nl.tile_size.pmax
     for span in [(0, full, nl.tile_size.pmax), (full, src.shape[1], channels - full * nl.tile_size.pmax)]:
@@ -182,7 +181,7 @@ def _whole_images(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, op: Any) 
 
 
 def _tile_of(dst: nl.NkiTensor, windows: Windows) -> Tile:
-    """Whole windows of whole rows if a band holds them; else fewer columns; else the windows by parts."""
+    """Whole windows of whole rows if a band holds them; else fewer columns; else parts of windows."""
     kernel, stride, dilation = windows.kernel, windows.stride, windows.dilation
     images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
     limit = BAND_BYTES // 4
@@ -203,12 +202,12 @@ def _tile_of(dst: nl.NkiTensor, windows: Windows) -> Tile:
 
 
 def _span(taps: int, dilation: int) -> int:
-    """From the first to the last of ``taps``, inclusive."""
+    """The distance from the first to the last of ``taps``, inclusive."""
     return (taps - 1) * dilation + 1
 
 
 def _places(dst: nl.NkiTensor, tile: Tile) -> list[Rectangle]:
-    """The rectangles that the result is computed in."""
+    """The rectangles in which the result is computed."""
     images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
     places = []
     for n0 in range(0, images, tile.images):
@@ -255,7 +254,7 @@ def _counted_range(size: int, pads: Pair, count_include_pad: bool) -> Pair:
 
 
 def _runs(start: int, count: int, taps: int, stride: int, dilation: int, counted: Pair) -> list[tuple[int, int, int]]:
-    """(first, end, how many of its taps count) of the runs of ``count`` windows in which as many count."""
+    """(first, end, the counting taps of each) of the runs among ``count`` windows with equally many counting taps."""
     runs = []
     first, before = 0, -1
     for i in range(count):
@@ -277,7 +276,8 @@ def _divide(
     row_runs: list[tuple[int, int, int]],
     column_runs: list[tuple[int, int, int]],
 ) -> None:
-    """y_sb = sum_sb divided by how many of each window count: one number for most of them, others at the edges."""
+    """y_sb = sum_sb divided by the counting elements of each window: one number for most windows, others at the
+    edges."""
     for row_run in row_runs:
         r0, r1, rows = row_run
         for column_run in column_runs:
@@ -312,12 +312,12 @@ def load_band(band_sb: nl.NkiTensor, src: nl.NkiTensor, block: int, n0: int, row
 
 
 def _output_tile(dst: nl.NkiTensor, block: int, parts: int, place: Rectangle) -> nl.NkiTensor:
-    """Where a part of the result is computed: in dst itself, or in a tile on its way to HBM."""
+    """The place to compute a part of the result: in dst itself, or in a tile on its way to HBM."""
     part = image_part(dst, block, parts, place)
     return nl.ndarray(part.shape, dtype=dst.dtype, buffer=nl.sbuf) if is_hbm_tensor(dst) else part
 
 
 def _store_output(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
-    """Bring a tile of ``_output_tile`` to HBM; nothing where it was computed in place."""
+    """Store a tile of ``_output_tile`` to HBM; nothing to do if it was computed in place."""
     if is_hbm_tensor(dst):
         nisa.dma_copy(dst=image_part(dst, block, y_sb.shape[0], place), src=y_sb)

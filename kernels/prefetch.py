@@ -1,13 +1,13 @@
-"""Weights on their way to SBUF ahead of the steps that use them."""
+"""Prefetch weights into SBUF ahead of the steps that use them."""
 
 from trnrt.nki import nisa, nl
 
 
 def prefetch(src: nl.NkiTensor, piece: int) -> nl.NkiTensor:
-    """A copy of src in SBUF, brought in ``piece`` columns at a time: a product waits for what it reads, not for all.
+    """A copy of src in SBUF, loaded ``piece`` columns at a time: a product waits only for what it reads, not for all.
 
     src: HBM (P, K), P at most 128
-    piece: columns of a transfer, each of which is one piece of memory a partition
+    piece: columns of a transfer, each of which is contiguous on a partition
 
     numpy: src
     """

@@ -1,9 +1,9 @@
 """The matrix product that only the tensor engine's time bounds: blocks in SBUF, sums in PSUM, loads far ahead.
 
-A block of dst has 2048 columns and 1024 rows: eight tiles of 128, each summing 512 columns in a PSUM bank. Where
-the whole contraction of a block fits SBUF, the sums stay in PSUM until they are done, and the moving operand's part
-stays in SBUF for all rows. Else the contraction is cut, and float32 sums in SBUF take up what each part of it gives.
-Tiles have the size of a full block whatever part of them is used, so that all of a kind take turns on one memory.
+A block of dst has 2048 columns and 1024 rows: eight tiles of 128, each summing 512 columns in a PSUM bank. If a block's
+whole contraction fits SBUF, the sums stay in PSUM until they are done, and the moving operand's part stays in SBUF for
+all rows. Otherwise the contraction is cut, and float32 sums in SBUF accumulate the results of its parts. Tiles have the
+size of a full block even if it is not filled, so that all of a kind reuse the same memory.
 """
 
 from dataclasses import dataclass
@@ -28,23 +28,23 @@ from trnrt.kernels.operands import (
 )
 from trnrt.nki import nisa, nl
 
-# Bytes a partition that are neither an operand's nor a sum's: results on their way out, biases.
+# Bytes per partition besides operands and sums: results on their way out, biases.
 OTHER_BYTES = 40 * 1024
 SUM_BYTES = ROWS // 128 * COLUMNS * 4
 # Columns of the very last product: the fewer, the sooner the last store starts. Of 2048 x 2048 x 2048 in bfloat16 on
 # trn2, predicted: 64 columns take 0.06 % less, 288 0.1 % more, a whole bank 0.2 %.
 LAST_COLUMNS = 144
-# Products of 64 columns that keep the tensor engine's clock up until the first operands are there. Of the same product:
-# none take 0.5 % more, 14 the same, 56 0.2 % more.
+# Products of 64 columns that keep the tensor engine's clock up until the first operands are loaded. For the same
+# product: none take 0.5 % more, 14 the same, 56 0.2 % more.
 WARM_UP = 28
 
 
 @dataclass
 class Result(nl.NKIObject):
-    """Where a block's sums go: through bias and activation to dst in HBM, (M, N), or (N, M) if ``turned``.
+    """The destination of a block's sums: through bias and activation to dst in HBM, (M, N), or (N, M) if ``turned``.
 
-    ``row_bias_sb`` is (P, N), ``column_bias_sb`` (P, M / 128), or None. ``sums_sb`` (P, M / 128, N) holds what earlier
-    parts of the contraction gave, None where it is not cut. ``ends``: nothing comes after this block.
+    ``row_bias_sb`` is (P, N), ``column_bias_sb`` (P, M / 128), or None. ``sums_sb`` (P, M / 128, N) holds the sums of
+    earlier parts of the contraction, None if it is not cut. ``ends``: this is the last block.
     """
 
     dst: nl.NkiTensor
@@ -124,10 +124,10 @@ def product(
 
 
 def _edges(depth: int, rows: int, columns: int, item: int) -> list[int]:
-    """Where the contraction is cut, its ends included: nowhere, if a block's operands fit SBUF with all of it.
+    """The ends of the contraction's parts, starting with 0: one part if a block's operands fit SBUF with all of it.
 
-    Else into parts that fit twice, so that one is loaded while another is used; all of about the same size, the first
-    being the largest, so that each gives time enough to load the next.
+    Otherwise parts that fit twice, so that one loads while another is used. All have about the same size, the first the
+    largest, so that each gives enough time to load the next.
     """
     tiles = ceil_div(depth, nl.tile_size.pmax)
     space = nl.tile_size.sbuf_fmax_bytes - OTHER_BYTES
@@ -176,9 +176,9 @@ def _load_column_bias(bias: Any, m0: int, m_size: int) -> Any:
 
 
 def _wake_tensor_engine() -> None:
-    """Multiply zeros where the tensor engine's clock follows its load; nothing reads the result.
+    """Multiply zeros if the tensor engine's clock follows its load; nothing reads the result.
 
-    Call it after the first loads: else the tile of zeros takes their memory, and they wait.
+    Call it after the first loads are issued: otherwise the tile of zeros takes their memory, and they wait.
     """
     if nisa.get_nc_version() < nisa.nc_version.gen3:
         return
@@ -192,7 +192,7 @@ def _wake_tensor_engine() -> None:
 def _multiply(
     result: Result, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, sizes: tuple[int, int, int], starts: bool
 ) -> None:
-    """A block's products; ``sizes`` are (K, M, N) of what the tiles hold."""
+    """A block's products; ``sizes`` are the (K, M, N) used of the tiles."""
     if starts or strips(sizes[1]) > 2:
         _multiply_as_loaded(result, a_sb, b_sb, sizes)
     else:
@@ -280,7 +280,7 @@ def _contract(
 
 
 def _finish(result: Result, bank: nl.NkiTensor, block: int, n0: int, y_sb: Any) -> None:
-    """Take a tile of sums out of PSUM, to those in SBUF or on to y_sb; row block ``block``, columns ``n0``..."""
+    """Evacuate a tile of sums from PSUM, to those in SBUF or on to y_sb; row block ``block``, columns ``n0``..."""
     rows, columns = bank.shape
     number = block + n0 // BANK
     addend_sb = None

@@ -1,36 +1,36 @@
-"""Rates that the kernels' estimates count on. They choose how something is computed, never what.
+"""Rates for the kernels' estimates. They affect how something is computed, never its result.
 
-A kernel file also runs under AWS's own nki, where no target's data can be read: so the rates stand here, once for all
-estimates. They are those of the timing model with which the ways to compute were tuned (November 2026). It has been
-calibrated anew since: on trn1 a packet takes 8 ns there now, an engine moves 17 GB/s. The choices were kept.
+A kernel file also runs under AWS's own nki, where no target's data can be read: so all estimates use the rates here.
+They come from the timing model with which the kernels were tuned (November 2026). It has been recalibrated since: on
+trn1 a packet takes 8 ns there now, an engine moves 17 GB/s. The choices were kept.
 
 After a change of any number, measure the networks and the labs' convolutions (docs/kernels.md, Tuned numbers).
 """
 
 from trnrt.nki import nisa
 
-# The tensor engine's clock, where one number has to do for all targets; a column takes one cycle, of float32 four.
+# The tensor engine's clock for estimates that hold for all targets; a column takes one cycle, of float32 four.
 TENSOR_GHZ = 2.4
 FLOAT32_CYCLES = 4
-# Vector and scalar engines: elements of a partition in a nanosecond.
+# Vector and scalar engines: elements of a partition per nanosecond.
 ENGINE_GHZ = 1.2
-# DMA engines: each serves eight partitions. Bytes in a nanosecond of one, and of all of them.
+# DMA engines: each serves eight partitions. Bytes per nanosecond of one, and of all of them.
 DMA_ENGINES = 16
 DMA_ENGINE = 27
 ALL_DMA_ENGINES = 320
-# Nanoseconds that a piece of HBM costs a DMA engine beside its bytes, from trn2 on.
+# Nanoseconds of a DMA engine per contiguous piece of HBM besides its bytes, from trn2 on.
 PACKET_NS = 8.0
-# Nanoseconds for which starting a transfer holds up the next one of its queue.
+# Nanoseconds by which starting a transfer delays the next one of its queue.
 TRANSFER_NS = 600
 
 
 def is_recent() -> bool:
-    """Whether the target is trn2 or later."""
+    """True if the target is trn2 or later."""
     return nisa.get_nc_version() >= nisa.nc_version.gen3
 
 
 def product_ns(columns: int, item: int, ghz: float = TENSOR_GHZ) -> float:
-    """Nanoseconds that products over ``columns`` columns take, of elements of ``item`` bytes."""
+    """Nanoseconds of products over ``columns`` columns, with elements of ``item`` bytes."""
     return columns * (FLOAT32_CYCLES if item == 4 else 1) / ghz
 
 
@@ -40,12 +40,12 @@ def tensor_ghz() -> float:
 
 
 def packet_ns() -> float:
-    """Nanoseconds that a piece of HBM costs a DMA engine beside its bytes."""
+    """Nanoseconds of a DMA engine per contiguous piece of HBM besides its bytes."""
     return PACKET_NS if is_recent() else 69.0
 
 
 def dma_engine() -> int:
-    """Bytes in a nanosecond of one DMA engine on the target."""
+    """Bytes per nanosecond of one DMA engine on the target."""
     return DMA_ENGINE if is_recent() else 20
 
 

@@ -1,17 +1,17 @@
-"""Sums, products, maxima and minima over one dimension of any length, wherever it stands."""
+"""Sums, products, maxima and minima over one dimension of any length and position."""
 
 from trnrt.kernels.compute_math import mend_logarithm
 from trnrt.nki import nisa, nl
 
-# Elements of a partition that are brought in at once: whole groups if they are that small, else a part of one.
+# Elements per partition and load: whole groups if they are that small, else a part of one.
 CHUNK = 8192
-# Columns (B) of a group that are worked on at once.
+# Columns (B) of a group per step.
 COLUMNS = 2048
 # A few groups are spread over more partitions: by their columns if runs keep LEAST_RUN elements, or by the reduced
 # dimension if each partition keeps LEAST_PART.
 LEAST_RUN = 16
 LEAST_PART = 4
-# The scalar engine's logarithm holds from 2**-64 to 2**64: numbers near these ends or beyond are scaled by powers of 2.
+# The scalar engine's logarithm works from 2**-64 to 2**64: numbers near these ends or beyond are scaled by powers of 2.
 LARGE, LARGE_SCALE, LARGE_LOG = 2.0**60, 2.0**-64, 44.361419555836498
 LEAST, MOST = 2.0**-64, 2.0**64
 SMALL, SMALL_SCALE, SMALL_LOG = 2.0**-60, 2.0**100, 69.314718055994533
@@ -29,7 +29,7 @@ def reduce(
 
     dst: HBM (A, B)
     src: HBM (A, R, B)
-    op: "add", "multiply", "maximum", "minimum"; NaN passes on in each
+    op: "add", "multiply", "maximum", "minimum"; each propagates NaN
     before: "none", "square", "abs", "exp"
     after: "none", "sqrt", "log"
     limits: no dimension is 0
@@ -105,7 +105,7 @@ def _reduce_groups(dst: nl.NkiTensor, src: nl.NkiTensor, op: str, before: str, f
 
 
 def _reduce_views(dsts: Views, srcs: Views, op: str, before: str, factor: float, after: str) -> None:
-    """Reduce views in HBM whose first dimensions together are the partitions: at most 128."""
+    """Reduce views in HBM whose first dimensions together, at most 128, become the partitions."""
     _, more, length, width = srcs[0].shape
     n = 0
     for part in srcs:
@@ -133,7 +133,8 @@ def _reduce_views(dsts: Views, srcs: Views, op: str, before: str, factor: float,
 
 
 def _accumulate(total_sb: nl.NkiTensor, x_sb: nl.NkiTensor, op: str, before: str, first: bool) -> None:
-    """total_sb (P, K, B) = the reduction of before(x_sb) (P, K, R, B), with total_sb unless it is the ``first``."""
+    """total_sb (P, K, B) = the reduction of before(x_sb) (P, K, R, B), combined with total_sb unless it is the
+    ``first``."""
     if before != "none":
         given_sb = x_sb
         x_sb = nl.ndarray(given_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -149,7 +150,7 @@ def _accumulate(total_sb: nl.NkiTensor, x_sb: nl.NkiTensor, op: str, before: str
 
 
 def _finish(y_sb: nl.NkiTensor, total_sb: nl.NkiTensor, factor: float, after: str) -> None:
-    """y_sb = after(factor * total_sb). The scalar engine's square root does not hold at 0; the power does."""
+    """y_sb = after(factor * total_sb). The scalar engine's square root is wrong at 0; the power is right."""
     if after == "sqrt":
         nisa.tensor_scalar(dst=y_sb, data=total_sb, op0=nl.multiply, operand0=factor, op1=nl.power, operand1=0.5)
     elif after == "log":
@@ -183,7 +184,7 @@ def logarithm(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     nisa.scalar_tensor_tensor(
         dst=offset_sb, data=where_sb, op0=nl.multiply, operand0=-SMALL_LOG, op1=nl.add, operand1=offset_sb
     )
-    # 0, infinity, negative numbers and NaN never reach the engine as they are.
+    # The engine never sees 0, infinity, negative numbers and NaN.
     nisa.tensor_scalar(dst=scaled_sb, data=scaled_sb, op0=nl.maximum, operand0=LEAST, op1=nl.minimum, operand1=MOST)
     nisa.activation(dst=scaled_sb, op=nl.log, data=scaled_sb)
     nisa.tensor_tensor(dst=scaled_sb, data1=scaled_sb, data2=offset_sb, op=nl.add)

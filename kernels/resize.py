@@ -1,8 +1,8 @@
-"""Resizing images: pixels repeated, or summed along rows and columns by products with constant matrices.
+"""Resize images: pixels repeated, or summed along rows and columns by products with constant matrices.
 
-The first product has the image as its stationary operand and gives the resized rows turned, with the image's columns on
-the partitions: just where the second product, along those columns, contracts. So nothing is transposed. Several narrow
-images share the partitions: their columns' matrix stands there once for each, zeros between.
+The first product has the image as its stationary operand. Its result is transposed, with the image's columns on the
+partitions, where the second product, along those columns, contracts: no other transpose is needed. Several narrow
+images share the partitions: the columns' matrix is block-diagonal, with one block per image.
 """
 
 from typing import Any
@@ -13,31 +13,32 @@ from trnrt.nki import nisa, nl
 
 # The largest image: rows and columns.
 MAX_SIZE = 2048
-# Bytes a partition for the image, for each matrix (or its part for a bank of results), for the result of the first
+# Bytes per partition for the image, for each matrix (or its part for a bank of results), for the result of the first
 # product, and for the results.
 IMAGE_BYTES = 16 * 1024
 MATRIX_BYTES = 32 * 1024
 BETWEEN_BYTES = 32 * 1024
 RESULT_BYTES = 16 * 1024
-# Bytes a partition of pixels that are repeated.
+# Bytes per partition of pixels that are repeated.
 REPEATED_BYTES = 32 * 1024
 
 
 def images_together(width: int, result: int) -> int:
-    """How many images of ``width`` columns share the partitions, if their ``result`` columns share a PSUM bank."""
+    """The number of images of ``width`` columns that share the partitions, if their ``result`` columns share a PSUM
+    bank."""
     return max(1, min(nl.tile_size.pmax // width, nl.tile_size.psum_bank_fmax // result))
 
 
 def resize(dst: nl.NkiTensor, src: nl.NkiTensor, rows: nl.NkiTensor, columns: nl.NkiTensor) -> None:
-    """dst = each image of src with its rows and columns summed anew.
+    """dst = each image of src with its rows and columns resampled.
 
     dst: HBM (N, C, OH, OW)
     src: HBM (N, C, H, W)
     rows: HBM (H, OH): the weights of each result's row; the dtype of src
     columns: HBM (K*W, K*OW): the weights of each result's column, K times on the diagonal and zeros elsewhere;
         K is at most C and ``images_together(W, OW)``. The dtype of src
-    limits: H, W <= MAX_SIZE. What lies between the two products is in the dtype of src. NaN and infinity reach all
-        results of the image, and of the K - 1 images beside it
+    limits: H, W <= MAX_SIZE. The intermediate is in the dtype of src. NaN and infinity reach all results of the image,
+        and of the K - 1 images beside it
 
     numpy: rows.T @ src @ columns[0:W, 0:OW]
     """
@@ -62,19 +63,19 @@ def resize(dst: nl.NkiTensor, src: nl.NkiTensor, rows: nl.NkiTensor, columns: nl
 
 
 def _load_if_fits(matrix: nl.NkiTensor, columns: int) -> Any:
-    """The matrix in SBUF, or None where it finds no room."""
+    """The matrix in SBUF, or None if it doesn't fit."""
     if ceil_div(matrix.shape[0], nl.tile_size.pmax) * columns * 4 > MATRIX_BYTES:
         return None
     return _load_matrix(matrix)
 
 
 def _is_held(src: nl.NkiTensor) -> bool:
-    """Whether an image finds room as a whole."""
+    """True if a whole image fits SBUF."""
     return ceil_div(src.shape[2], nl.tile_size.pmax) * src.shape[3] * 4 <= IMAGE_BYTES
 
 
 def _channels_at_once(src: nl.NkiTensor, dst: nl.NkiTensor, together: int) -> int:
-    """How many channels come in by one transfer: a multiple of ``together``, 1 where not even one fits."""
+    """The number of channels per transfer: a multiple of ``together``, 1 if not even one fits."""
     bank = nl.tile_size.psum_bank_fmax
     height_blocks, width_blocks = ceil_div(src.shape[2], nl.tile_size.pmax), ceil_div(src.shape[3], nl.tile_size.pmax)
     image = height_blocks * src.shape[3] * 4
@@ -142,14 +143,14 @@ def _resize_rows(src: nl.NkiTensor, x_sb: Any, rows_sb: nl.NkiTensor, together: 
 def _resize_columns(
     dst: nl.NkiTensor, between_sb: nl.NkiTensor, columns: nl.NkiTensor, columns_sb: Any, together: int
 ) -> None:
-    """dst (C, OH, OW) in HBM = what ``_resize_rows`` gave, its columns summed with ``columns``; columns_sb: these in
-    SBUF, or None."""
+    """dst (C, OH, OW) in HBM = the result of ``_resize_rows``, with its columns summed by ``columns``; columns_sb:
+    these in SBUF, or None."""
     channels, height, width = dst.shape
     groups = between_sb.shape[2]
     step = min(width, nl.tile_size.psum_bank_fmax)
     for w0 in range(0, width, step):
         w1 = min(width, w0 + step)
-        # Images that share the partitions share a bank as well: all their columns are one piece.
+        # Images that share the partitions also share a bank: all their columns are one piece.
         p0, p1 = w0 * together, w1 * together
         part_sb = _load_matrix(columns[:, p0:p1]) if columns_sb is None else columns_sb[:, :, p0:p1]
         for r0 in range(0, height, nl.tile_size.pmax):
@@ -188,7 +189,7 @@ def repeat_pixels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     number = 0
     r0 = 0
     while r0 < rows:
-        # As many rows as all partitions hold; the last ones a row a partition.
+        # Rows that fill all partitions; the last rows go one per partition.
         count = min(nl.tile_size.pmax, (rows - r0) // held)
         if count == 0:
             held, count = 1, min(nl.tile_size.pmax, rows - r0)

@@ -5,26 +5,26 @@ from typing import Any
 from trnrt.kernels.common import COUNTED, ceil_div, is_hbm_tensor, item_bytes
 from trnrt.nki import nisa, nl
 
-# A row up to here is held in SBUF at once, with its exponentials.
+# A row up to this long is in SBUF as a whole, with its exponentials.
 WHOLE_COLUMNS = 8192
-# Columns that are worked on at once of a longer one.
+# Columns per chunk of a longer row.
 CHUNK = 2048
-# Bytes of a partition up to which the chunks of a row stay in SBUF; those of a longer one are brought in twice.
+# Bytes per partition up to which the chunks of a row stay in SBUF; those of a longer row are loaded twice.
 KEPT_BYTES = 96 * 1024
-# AHEAD blocks of rows are begun before one is finished, if they have at most AHEAD_COLUMNS together: no engine waits
-# for another in between. Of logarithms TOGETHER are finished one after the other: the scalar engine takes longer to
-# change from one function to another than for most blocks. Of five random shapes in float32, predicted:
-# AHEAD = 0 takes 8 % more on average (up to 50 %), 2 takes 1 % less; half and twice of TOGETHER change nothing.
+# AHEAD blocks of rows start before the first one finishes, if they have at most AHEAD_COLUMNS together, so that no
+# engine idles. TOGETHER logarithms finish one after the other: switching functions takes the scalar engine longer than
+# most blocks. Five random shapes in float32, predicted: AHEAD = 0 takes 8 % more on average (up to 50 %), 2 takes 1 %
+# less; half and twice of TOGETHER change nothing.
 AHEAD = 1
 TOGETHER = 8
 AHEAD_COLUMNS = 8192
-# Of rows up to here several stand on a partition, with SHORT_TOGETHER elements together: 128 of them at a time would
-# take as long as if they were longer.
+# Rows up to this long share a partition, SHORT_TOGETHER elements together: 128 of them at a time would take as long as
+# longer rows.
 SHORT_COLUMNS = 128
 SHORT_TOGETHER = 4096
-# The maxima and sums of a row's chunks are held in SBUF.
+# The maxima and sums of a row's chunks stay in SBUF.
 MAX_COLUMNS = COUNTED
-# The largest maximum of a row, negated, that is taken for finite: a chunk of nothing but -inf must not add NaN.
+# The negated maximum of a row that still counts as finite: a chunk of only -inf must not add NaN.
 HIGHEST = 3.4028234e38
 
 
@@ -35,7 +35,7 @@ def softmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int) -> None:
     rows: N
     limits: F <= MAX_COLUMNS
 
-    A row with a NaN or a +inf, or of nothing but -inf, becomes NaN.
+    A row with a NaN or a +inf, or of only -inf, becomes NaN.
 
     numpy: e = exp(src - src.max(axis=1, keepdims=True)); e / e.sum(axis=1, keepdims=True)
     """
@@ -49,7 +49,7 @@ def log_softmax(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int) -> None:
     rows: N
     limits: F <= MAX_COLUMNS
 
-    A row with a NaN or a +inf, or of nothing but -inf, becomes NaN.
+    A row with a NaN or a +inf, or of only -inf, becomes NaN.
 
     numpy: d = src - src.max(axis=1, keepdims=True); d - log(exp(d).sum(axis=1, keepdims=True))
     """
@@ -83,7 +83,7 @@ def _normalize_short(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, log: bool)
 
 
 def _normalize_packed(y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, log: bool) -> None:
-    """y_sb (P, K, F) = the result of K rows a partition."""
+    """y_sb (P, K, F) = the result of K rows per partition."""
     n, more, columns = x_sb.shape
     one_sb = nl.ndarray((n, more), dtype=nl.float32, buffer=nl.sbuf)
     each = one_sb.expand_dim(2).broadcast(2, columns)
@@ -101,7 +101,7 @@ def _normalize_packed(y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, log: bool) -> None
 
 
 def _normalize_blocks(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, log: bool) -> None:
-    """softmax or log_softmax, 128 rows at a time. A block of short rows is finished when others were begun."""
+    """softmax or log_softmax, 128 rows at a time. A block of short rows finishes after later ones have started."""
     columns = src.shape[-1]
     ahead = min(AHEAD, AHEAD_COLUMNS // columns)
     together = max(1, min(TOGETHER, AHEAD_COLUMNS // columns))
@@ -134,7 +134,7 @@ def _begin_block(src: nl.NkiTensor, block: int, n: int, log: bool) -> tuple[nl.N
 def _finish_block(
     dst: nl.NkiTensor, begun: tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTensor], block: int, log: bool
 ) -> None:
-    """The result of what ``_begin_block`` has begun."""
+    """Finish the block that ``_begin_block`` started."""
     rows_sb, negated_max_sb, total_sb = begun
     n, columns = rows_sb.shape
     _invert_total(total_sb, log)
@@ -182,7 +182,7 @@ def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, 
 
 
 def _measure(negated_max_sb: nl.NkiTensor, total_sb: nl.NkiTensor, x_sb: nl.NkiTensor) -> None:
-    """A chunk's negated maximum, and the sum of its exponentials relative to that: chunks don't wait for each other."""
+    """A chunk's negated maximum, and the sum of its exponentials relative to it: chunks don't wait for each other."""
     exp_sb = _tile(x_sb.shape[0], x_sb.shape[1], CHUNK, nl.float32)
     nisa.tensor_reduce(dst=negated_max_sb, op=nl.maximum, data=x_sb, axis=(1,), negate=True)
     nisa.tensor_scalar(dst=negated_max_sb, data=negated_max_sb, op0=nl.minimum, operand0=HIGHEST)
@@ -200,7 +200,7 @@ def _combine(
 
 
 def _void_empty(total_sb: nl.NkiTensor) -> None:
-    """NaN for the sum of a row of nothing but -inf: the scalar engine has no logarithm of 0."""
+    """NaN for the sum of a row of only -inf: the scalar engine has no logarithm of 0."""
     empty_sb = nl.ndarray(total_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=empty_sb, data=total_sb, op0=nl.equal, operand0=0.0)
     nisa.tensor_copy_predicated(dst=total_sb, src=float("nan"), predicate=empty_sb)
@@ -217,13 +217,13 @@ def _invert_total(total_sb: nl.NkiTensor, log: bool) -> None:
 def _subtract_logarithm(
     y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, negated_max_sb: nl.NkiTensor, log_total_sb: nl.NkiTensor
 ) -> None:
-    """The difference to the maximum comes first: it is exact where it matters."""
+    """Subtract the maximum first: that difference is exact where it matters."""
     nisa.tensor_scalar(dst=y_sb, data=x_sb, op0=nl.add, operand0=negated_max_sb, op1=nl.subtract, operand1=log_total_sb)
 
 
 def _tile(n: int, columns: int, room: int, dtype: Any) -> nl.NkiTensor:
-    """A tile (n, columns) in one of 128 partitions and ``room`` columns: tiles of one shape take turns on the same
-    addresses, also the last one, which may be smaller."""
+    """A tile (n, columns) inside 128 partitions and ``room`` columns: tiles of one shape reuse the same addresses, even
+    the last one, which may be smaller."""
     return nl.ndarray((nl.tile_size.pmax, room), dtype=dtype, buffer=nl.sbuf)[0:n, 0:columns]
 
 
@@ -243,14 +243,14 @@ def row_block(src: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> nl.Nki
 
 
 def _result_tile(dst: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> nl.NkiTensor:
-    """Where a result is computed: in dst itself, or in a tile on its way to HBM."""
+    """The place to compute a result: in dst itself, or in a tile on its way to HBM."""
     if is_hbm_tensor(dst):
         return _tile(n, c1 - c0, _room(dst.shape[1]), dst.dtype)
     return dst[0:n, block, c0:c1]
 
 
 def _store_result(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> None:
-    """Bring a tile of ``_result_tile`` to HBM; nothing where it was computed in place."""
+    """Store a tile of ``_result_tile`` to HBM; nothing to do if it was computed in place."""
     if is_hbm_tensor(dst):
         r0 = block * nl.tile_size.pmax
         nisa.dma_copy(dst=dst[r0 : r0 + n, c0:c1], src=y_sb, dge_mode=nisa.dge_mode.none)

@@ -1,4 +1,4 @@
-"""The k largest or smallest elements of each row, in order, and where they stand."""
+"""The k largest or smallest elements of each row, in order, and their places."""
 
 from typing import Optional
 
@@ -7,23 +7,23 @@ from trnrt.nki import nisa, nl
 
 # The hardware's searches take 8 to 16,384 elements and find 8 at a time.
 SEARCH_MIN, SEARCH_MAX = 8, 16384
-# Elements of a longer row that are searched at once.
+# Elements per search of a longer row.
 CHUNK = 8192
-# So many of a row are found at most, those of its chunks together.
+# The most elements found per row, over all its chunks.
 MOST = 8192
-# float32, in which places are gathered, holds every index up to here.
+# float32, in which places are gathered, represents every index up to here exactly.
 MAX_COLUMNS = COUNTED
-# Keys in the place of -inf and NaN during the search, where -inf marks elements that were found.
+# Keys that replace -inf and NaN during the search, where -inf marks elements already found.
 MINUS_INFINITY, NOT_A_NUMBER = -3.4028232635611926e38, -3.4028234663852886e38
 
 
 def topk(
     values: Optional[nl.NkiTensor], indices: Optional[nl.NkiTensor], src: nl.NkiTensor, k: int, largest: bool
 ) -> None:
-    """values, indices = the k largest (or smallest) elements of each row in their order, and where they stand.
+    """values, indices = the k largest (or smallest) elements of each row in their order, and their places.
 
     Of equal elements the first one comes first. NaN comes after all numbers, whether the largest or the smallest are
-    asked for.
+    requested.
 
     values: None, or HBM (R, k) of src's dtype
     indices: None, or HBM (R, k) uint32
@@ -57,7 +57,7 @@ def topk(
 
 
 def found_together(columns: int, k: int) -> int:
-    """How many elements are found of a row, those of its chunks together: at most MOST can be."""
+    """The number of elements found per row, over all its chunks: at most MOST."""
     found = ceil_div(k, SEARCH_MIN) * SEARCH_MIN
     return found if columns <= SEARCH_MAX else ceil_div(columns, CHUNK) * found
 
@@ -74,7 +74,7 @@ def topk_values(dst: nl.NkiTensor, src: nl.NkiTensor, k: int, largest: bool) -> 
 
 
 def topk_indices(dst: nl.NkiTensor, src: nl.NkiTensor, k: int, largest: bool) -> None:
-    """dst = where the k largest (or smallest) elements of each row stand, in their order; see topk.
+    """dst = the places of the k largest (or smallest) elements of each row, in their order; see topk.
 
     dst: HBM (R, k) uint32
     src: HBM (R, C)
@@ -85,8 +85,8 @@ def topk_indices(dst: nl.NkiTensor, src: nl.NkiTensor, k: int, largest: bool) ->
 
 
 def _keys(src: nl.NkiTensor, c0: int, c1: int, largest: bool) -> nl.NkiTensor:
-    """Columns ``c0`` to ``c1`` of rows in HBM as float32 keys, at least 8, the largest of which are searched for: no
-    NaN, and -inf only where there is no element."""
+    """Columns ``c0`` to ``c1`` of rows in HBM as float32 keys, at least 8, to search for the largest: no NaN, and -inf
+    only as padding."""
     n = src.shape[0]
     x_sb = nl.ndarray((n, max(SEARCH_MIN, c1 - c0)), dtype=nl.float32, buffer=nl.sbuf)
     keys_sb = x_sb[:, 0 : c1 - c0]
@@ -95,7 +95,7 @@ def _keys(src: nl.NkiTensor, c0: int, c1: int, largest: bool) -> nl.NkiTensor:
         given_sb = nl.ndarray((n, c1 - c0), dtype=src.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=given_sb, src=src[:, c0:c1])
     is_nan_sb = nl.ndarray(given_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=is_nan_sb, data1=given_sb, data2=given_sb, op=nl.not_equal)  # NaN equals not even itself
+    nisa.tensor_tensor(dst=is_nan_sb, data1=given_sb, data2=given_sb, op=nl.not_equal)  # NaN doesn't equal even itself
     sign = 1.0 if largest else -1.0
     nisa.tensor_scalar(
         dst=keys_sb, data=given_sb, op0=nl.multiply, operand0=sign, op1=nl.maximum, operand1=MINUS_INFINITY
@@ -123,7 +123,7 @@ def _search(x_sb: nl.NkiTensor, found: int) -> tuple[nl.NkiTensor, nl.NkiTensor]
 def _search_chunks(src: nl.NkiTensor, found: int, largest: bool) -> tuple[nl.NkiTensor, nl.NkiTensor]:
     """``_search`` of rows in HBM, by chunks: the best of each are searched again.
 
-    Those of one chunk stand in the order of their places, and so do the chunks: of equals the first stays the first.
+    The results of a chunk are in the order of their places, and so are the chunks: of equals the first stays the first.
     """
     n, columns = src.shape
     count = ceil_div(columns, CHUNK)
@@ -148,7 +148,7 @@ def _search_chunks(src: nl.NkiTensor, found: int, largest: bool) -> tuple[nl.Nki
 
 
 def _values(keys_sb: nl.NkiTensor, largest: bool) -> nl.NkiTensor:
-    """The elements that keys stand for."""
+    """The elements behind the keys."""
     value_sb = nl.ndarray(keys_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     where_sb = nl.ndarray(keys_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
     sign = 1.0 if largest else -1.0

@@ -5,14 +5,14 @@ from typing import Any
 from trnrt.kernels.common import block_rows, ceil_div, item_bytes, transpose_is_exact
 from trnrt.nki import nisa, nl
 
-# Columns of the source that are brought in at once, and turned columns that leave at once.
+# Columns of the source per load, and transposed columns per store.
 COLUMNS = 1024
-# Bytes of a turned column that leave in one packet: whole blocks of 128 rows, as many as fit. Four random shapes take,
+# Bytes of a transposed column per packet of a store: whole blocks of 128 rows, as many as fit. Four random shapes take,
 # predicted on average, 1.6 % less with half of it (12 % less to 6 % more), and 0.2 % less with twice.
 PACKET_BYTES = 1024
-# Rows of the source up to here are short: then fewer and longer transfers are made.
+# Rows of the source up to this long are short: their transfers are fewer and longer.
 SHORT_BYTES = 1024
-# Rows that the DMA engines turn at once.
+# Rows that the DMA engines transpose at once.
 DMA_ROWS = 2048
 
 
@@ -34,8 +34,8 @@ def transpose_by_tensor(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     dst: HBM (C, R)
     src: HBM (R, C)
 
-    trn1 transposes by a product with an identity, which would spread NaN and infinity: there it is the bits that are
-    turned, 16 at a time, as whole numbers.
+    trn1 transposes by a product with an identity, which would spread NaN and infinity. So there the bits are
+    transposed, 16 at a time, as whole numbers.
 
     numpy: src.T
     """
@@ -49,7 +49,7 @@ def transpose_by_tensor(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
 
 def transpose_by_dma(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
-    """dst = src.T by the DMA engines on the way into SBUF: no other engine takes part.
+    """dst = src.T by the DMA engines on the way into SBUF; uses no other engine.
 
     dst: HBM (C, R)
     src: HBM (R, C)
@@ -70,7 +70,7 @@ def transpose_by_dma(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
 
 def _rows_at_once(src: nl.NkiTensor) -> int:
-    """How many rows leave in one packet: whole blocks of 128, no more than a PSUM bank holds as float32."""
+    """The number of rows per packet of a store: whole blocks of 128, no more than a PSUM bank holds as float32."""
     row_bytes = src.shape[1] * item_bytes(src.dtype)
     packet = 2 * PACKET_BYTES if row_bytes <= SHORT_BYTES else PACKET_BYTES
     rows = min(packet // item_bytes(src.dtype), nl.tile_size.psum_bank_fmax)
@@ -80,7 +80,7 @@ def _rows_at_once(src: nl.NkiTensor) -> int:
 def _transpose_strip(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     """dst (C, R) = src.T, in HBM. R is at most ``_rows_at_once``, C at most COLUMNS.
 
-    A PSUM bank takes as many 128 x 128 tiles as it holds; vector and scalar engine empty them in turn.
+    A PSUM bank takes as many 128 x 128 tiles as it holds; vector and scalar engine evacuate them in turn.
     """
     rows, columns = src.shape
     pmax = nl.tile_size.pmax
@@ -95,8 +95,8 @@ def _transpose_strip(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
 
 def _load_blocks(src: nl.NkiTensor) -> list[list[nl.NkiTensor]]:
-    """The ``_planes`` of each block of 128 rows of src, in HBM (R, C). One transfer brings all whole blocks if their
-    rows are short, else one each."""
+    """The ``_planes`` of each block of 128 rows of src, in HBM (R, C). All whole blocks share a transfer if their rows
+    are short; otherwise each has its own."""
     rows, columns = src.shape
     pmax = nl.tile_size.pmax
     total = ceil_div(rows, pmax)
@@ -118,8 +118,8 @@ def _load_blocks(src: nl.NkiTensor) -> list[list[nl.NkiTensor]]:
 
 
 def _planes(block_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
-    """The matrices that the tensor engine turns exactly: the block itself, or its bits as float32 numbers, 16 of them
-    in each."""
+    """The matrices that the tensor engine transposes exactly: the block itself, or its bits as float32 numbers, 16 of
+    them in each."""
     if transpose_is_exact():
         return [block_sb]
     bits_sb = block_sb.view(_bits_of(block_sb.dtype))
@@ -133,7 +133,7 @@ def _planes(block_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
 
 
 def _bits_of(dtype: Any) -> Any:
-    """The whole numbers that elements fall into."""
+    """The whole numbers that elements are split into."""
     return nl.uint8 if item_bytes(dtype) == 1 else nl.uint16
 
 
@@ -167,7 +167,7 @@ def _transpose_bank(
 
 
 def _bank_tile(buffer: Any, dtype: Any, width: int, count: int, rows: int) -> nl.NkiTensor:
-    """A tile (width, count, rows) in one as large as a bank, so that all of them take turns on the same addresses."""
+    """A tile (width, count, rows) inside one as large as a bank, so that all of them reuse the same addresses."""
     size = nl.tile_size.psum_bank_fmax_bytes // item_bytes(dtype)
     bank = nl.ndarray((nl.tile_size.pmax, size), dtype=dtype, buffer=buffer)
     return bank[0:width, 0 : count * rows].reshape_dim(1, (count, rows))
@@ -190,7 +190,7 @@ def permute_dims(dst: nl.NkiTensor, src: nl.NkiTensor, order: tuple[int, ...]) -
     """dst = src with its dimensions in another order, by DMA.
 
     dst, src: HBM, at most 5 dimensions
-    order: as numpy's axes; it pays where the last dimension stays last, so that runs of elements move together
+    order: as numpy's axes; it pays off if the last dimension stays last, so that runs of elements move together
 
     numpy: src.transpose(order)
     """

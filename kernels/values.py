@@ -1,7 +1,7 @@
 """Values of an element-wise program: numbers, columns and tiles, and instructions on any mixture of them.
 
-A value is a number (a Python float), or a tile (P, G, W) in SBUF in which G or W may be 1 where the result has more: it
-repeats there. A tile (P, 1, 1) is a column, one float32 number a partition, which instructions take as an operand.
+A value is a number (a Python float), or a tile (P, G, W) in SBUF; G or W may be 1 where the result has more, and then
+it repeats. A tile (P, 1, 1) is a column, one float32 number per partition, which instructions take as an operand.
 """
 
 from typing import Any
@@ -10,12 +10,12 @@ from trnrt.nki import nisa, nl
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is known when the kernel is compiled."""
+    """True if a value is known when the kernel is compiled."""
     return isinstance(value, float)
 
 
 def is_column(value: Any) -> bool:
-    """Whether a value is one number a partition."""
+    """True if a value is one number per partition."""
     return not is_number(value) and value.shape[1] == 1 and value.shape[2] == 1
 
 
@@ -32,7 +32,7 @@ def column(number: float, like: nl.NkiTensor) -> nl.NkiTensor:
 
 
 def wide(tile: nl.NkiTensor, shape: tuple[int, ...]) -> nl.NkiTensor:
-    """A view of a tile that repeats where its G or W is 1, to reach ``shape``."""
+    """A view of a tile that repeats along a G or W of 1 to reach ``shape``."""
     for dim in range(1, 3):
         if tile.shape[dim] == 1 and shape[dim] > 1:
             tile = tile.broadcast(dim, shape[dim])
@@ -49,13 +49,13 @@ def as_float32(tile: nl.NkiTensor) -> nl.NkiTensor:
 
 
 def settle(dst: nl.NkiTensor, result: nl.NkiTensor) -> None:
-    """dst = result, which is dst itself where dst is float32."""
+    """dst = result, which already is dst if dst is float32."""
     if dst.dtype != nl.float32:
         nisa.tensor_copy(dst=dst, src=result)
 
 
 def result_shape(values: list[Any]) -> tuple[int, int, int]:
-    """The shape of what an operator makes of values; (0, 1, 1) where all are numbers."""
+    """The shape of an operator's result on these values; (0, 1, 1) if all are numbers."""
     partitions, groups, width = 0, 1, 1
     for value in values:
         if not is_number(value):
@@ -66,7 +66,7 @@ def result_shape(values: list[Any]) -> tuple[int, int, int]:
 
 
 def apply(dst: nl.NkiTensor, x: Any, y: Any, op: Any) -> None:
-    """dst = x <op> y on the vector engine; powers of two tiles are the GpSimd engine's."""
+    """dst = x <op> y on the vector engine; the GpSimd engine computes powers of two tiles."""
     if not is_number(x) and (is_number(y) or is_column(y)):
         nisa.tensor_scalar(dst=dst, data=wide(x, dst.shape), op0=op, operand0=y)
     elif is_number(x) or is_column(x):

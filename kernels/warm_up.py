@@ -1,12 +1,12 @@
-"""Work for the tensor engine while it has nothing to do yet, so that its clock is up when it has."""
+"""Work for the idle tensor engine, so that its clock is up when the real work starts."""
 
 from trnrt.nki import nisa, nl
 
 
 def warm_up(transposes: int) -> None:
-    """So many transposes of zeros, 0.2 us each, while the first loads are under way. Nothing on trn1.
+    """Transpose zeros ``transposes`` times, 0.2 us each, while the first loads are under way. Nothing on trn1.
 
-    From trn2 on the tensor engine runs at half its clock until it was busy for 55 % of a window of 6.8 us
+    From trn2 on the tensor engine runs at half its clock until it has been busy for 55 % of a window of 6.8 us
     (docs/timing.md).
 
     numpy: nothing

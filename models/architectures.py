@@ -1,9 +1,9 @@
-"""Architectures that users export today, built in PyTorch, exported by both exporters, committed without weights.
+"""Export today's common architectures: built in PyTorch, exported by both exporters, committed without weights.
 
-Each net has the structure and the widths of its paper; images have 64x64 pixels (LeNet-5: 32x32, the 1-D net: 4000
-samples), the least that leaves every stage something to do, so that the simulator runs them in seconds. Written to
-tests/data/architectures are the graphs only: light.py takes the weights out, and tests/shared/randomizing.py draws new
-ones. Keras's graph is in keras_style.py. Needs PyTorch; `python models/architectures.py`, about a minute.
+Each net has the structure and the widths of its paper. Images have 64x64 pixels (LeNet-5: 32x32, the 1-D net: 4000
+samples), the least that keeps every stage useful, so that the simulator runs them in seconds. tests/data/architectures
+gets only the graphs: light.py takes the weights out, and tests/shared/randomizing.py draws new ones. Keras's graph is
+in keras_style.py. Needs PyTorch; `python models/architectures.py`, about a minute.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Activation = Callable[[], nn.Module]
 
 
 def conv(into: int, out: int, size: int, act: Activation = nn.ReLU, *, stride: int = 1, groups: int = 1) -> nn.Module:
-    """A convolution that keeps the image's size (but for its stride), normalised and activated."""
+    """A convolution that keeps the image's size (except for its stride), normalised and activated."""
     filters = nn.Conv2d(into, out, size, stride, padding=size // 2, groups=groups, bias=False)
     return nn.Sequential(filters, nn.BatchNorm2d(out), act())
 
@@ -49,14 +49,14 @@ def lenet5() -> nn.Module:
 
 
 class Residual(nn.Module):  # type: ignore[misc]
-    """``body`` with a short cut around it; ``shortcut`` brings the input to the output's shape."""
+    """``body`` with a skip connection around it; ``shortcut`` brings the input to the output's shape."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module | None = None, act: nn.Module | None = None) -> None:
         super().__init__()
         self.body, self.shortcut, self.act = body, shortcut or nn.Identity(), act or nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum of both ways."""
+        """The sum of both paths."""
         return self.act(self.body(x) + self.shortcut(x))
 
 
@@ -87,7 +87,7 @@ def vgg11_bn() -> nn.Module:
 
 
 class SqueezeExcite(nn.Module):  # type: ignore[misc]
-    """Each channel times a number in [0, 1] that all channels' means decide on."""
+    """Scale each channel by a number in [0, 1] computed from all channels' means."""
 
     def __init__(self, channels: int, squeezed: int, act: Activation, gate: Activation) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class SqueezeExcite(nn.Module):  # type: ignore[misc]
 def inverted_residual(
     into: int, expanded: int, out: int, size: int, stride: int, act: Activation, squeeze: nn.Module | None
 ) -> nn.Module:
-    """An inverted residual: expand, filter each channel by itself, project; a short cut where shapes allow one."""
+    """An inverted residual: expand, depthwise convolution, project; a skip connection if shapes allow one."""
     layers = [conv(into, expanded, 1, act)] if expanded != into else []
     layers.append(conv(expanded, expanded, size, act, stride=stride, groups=expanded))
     layers += [squeeze] if squeeze else []
@@ -168,7 +168,7 @@ def efficientnet_b0() -> nn.Module:
 
 
 class UNet(nn.Module):  # type: ignore[misc]
-    """Ronneberger et al. 2015, padded and normalised; each way up is made in one of the ways that are in use."""
+    """Ronneberger et al. 2015, padded and normalised; each upsampling uses one of the common methods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class UNet(nn.Module):  # type: ignore[misc]
 
 
 class Transposed(nn.Module):  # type: ignore[misc]
-    """``net`` on the last two dimensions, exchanged."""
+    """``net`` applied to the last two dimensions, swapped."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class Mixer(nn.Module):  # type: ignore[misc]
 
 
 def conv1d() -> nn.Module:
-    """Dai et al. 2016, M5, on raw sound; one of its max pools is an average, so that both kinds are there."""
+    """Dai et al. 2016, M5, on raw sound; one of its max pools is an average, to cover both kinds."""
 
     def block(into: int, out: int, size: int, stride: int, pool: nn.Module) -> list[nn.Module]:
         return [nn.Conv1d(into, out, size, stride), nn.BatchNorm1d(out), nn.ReLU(), pool]
@@ -267,7 +267,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def vary(net: nn.Module) -> None:
-    """Give each normalisation numbers of its own: exporters merge tensors that are equal, as fresh ones all are."""
+    """Randomise each normalisation: exporters merge equal tensors, as fresh ones all are."""
     for module in net.modules():
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.LayerNorm):
             nn.init.uniform_(module.weight, 0.8, 1.2)
@@ -286,7 +286,7 @@ def export(net: nn.Module, shape: tuple[int, ...], *, dynamo: bool) -> onnx.Mode
     else:
         batch = {"dynamic_axes": {name: {0: BATCH} for name in ("input", "output")}}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        # About PyTorch's own insides, and about the TorchScript exporter being the old one.
+        # Warnings about PyTorch's own insides, and about the TorchScript exporter being the old one.
         warnings.simplefilter("ignore")
         path = Path(folder) / "model.onnx"
         names = {"input_names": ["input"], "output_names": ["output"]}

@@ -22,7 +22,7 @@ MODELS = Path(__file__).parent
 CLASSES = tuple(str(digit) for digit in range(10))
 TEST_SIZE = 450
 SPLIT_SEED = 0
-# The data set counts ink in 17 steps a pixel.
+# The data set counts ink in 17 steps per pixel.
 BRIGHTEST = 16
 
 
@@ -51,7 +51,7 @@ def load_split() -> tuple[Digits, Digits]:
 
 
 def out_dir(description: str, default: Path = MODELS) -> Path:
-    """The folder that the command line's --out names; it is made if it is missing."""
+    """The folder from the command line's --out, created if missing."""
     parser = argparse.ArgumentParser(description=description)
     where = "where to write (default: %(default)s)"
     parser.add_argument("--out", type=Path, default=default, metavar="DIR", help=where)

@@ -17,7 +17,7 @@ Floats = NDArray[np.float32]
 
 
 class Writer:
-    """A graph that grows by one node at a time; every value is in NHWC but between a pair of Transposes."""
+    """A graph that grows by one node at a time; every value is in NHWC, except between a pair of Transposes."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -30,13 +30,13 @@ class Writer:
         return name
 
     def node(self, op: str, inputs: Sequence[str], layer: str, **attributes: object) -> str:
-        """A node; its output is called as TensorFlow calls tensors, which is no identifier."""
+        """A node; its output has a TensorFlow tensor name, which is no identifier."""
         name = f"model/{layer}__{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [f"{name}:0"], name=name, **attributes))
         return f"{name}:0"
 
     def channels_first(self, op: str, inputs: Sequence[str], layer: str, **attributes: object) -> str:
-        """A node that knows NCHW only, between two Transposes."""
+        """A node that only exists in NCHW, between two Transposes."""
         turned = self.node("Transpose", inputs[:1], layer, perm=TO_NCHW)
         result = self.node(op, [turned, *inputs[1:]], layer, **attributes)
         return self.node("Transpose", [result], layer, perm=TO_NHWC)

@@ -1,4 +1,4 @@
-"""What a model file scores on the held-out images, by onnxruntime, and the line that README.md has for it."""
+"""Score a model file on the held-out images with onnxruntime, and write its line for README.md."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def mlp(**options: Any) -> MLPClassifier:
 
 
 def pipelines(columns: np.ndarray) -> dict[str, tuple[Any, np.ndarray]]:
-    """Name -> (a pipeline, what it learns)."""
+    """Name -> (a pipeline, its training targets)."""
     two = (columns[:, 0] + columns[:, 1] > 0).astype(np.int64)
     three = two + (columns[:, 2] > 0.3)
     texts = np.array(["no", "perhaps", "yes"])[three]

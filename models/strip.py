@@ -1,4 +1,4 @@
-"""What a committed model may say about itself: nothing of the machine that exported it, and what trnrt reads."""
+"""Strip a model for committing: nothing about the machine that exported it remains, only what trnrt reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx
 
 BATCH = "batch"
 NOTES = ("doc_string", "metadata_props")
-# Paths, and the module files that stack traces name.
+# Paths, and the module files in stack traces.
 FORBIDDEN = (b"/tmp", b"/root", b"/home", b".py", b"site-packages")
 
 # How trnrt turns a picture file into the `image` input: greyscale, 0..255 times scale, strokes bright on dark.
@@ -28,7 +28,7 @@ def finish(model: onnx.ModelProto, path: Path, labels: tuple[str, ...], *, image
     """Strip `model` in place, set what trnrt reads, check it and write it to `path`.
 
     `labels` are the class names in class order. `image`: whether the input is an image rather than a row of numbers.
-    Raises ValueError where something of the exporting machine is left, onnx.checker.ValidationError where the
+    Raises ValueError if something of the exporting machine is left, onnx.checker.ValidationError if the
     model is not valid.
     """
     strip(model)
@@ -42,7 +42,7 @@ def finish(model: onnx.ModelProto, path: Path, labels: tuple[str, ...], *, image
 
 
 def strip(model: onnx.ModelProto) -> None:
-    """Clear every doc string and metadata entry of the model and of all that it contains."""
+    """Clear every doc string and metadata entry in the model."""
     for part in parts(model):
         for note in NOTES:
             if note in part.DESCRIPTOR.fields_by_name:
@@ -50,9 +50,9 @@ def strip(model: onnx.ModelProto) -> None:
 
 
 def parts(message: Any) -> Iterator[Any]:
-    """A protobuf message and every message within it: subgraphs, functions and whatever ONNX adds are among them.
+    """A protobuf message and all messages nested in it, including subgraphs, functions and anything that ONNX adds.
 
-    A message comes before those within it, so what the caller clears of it is not visited.
+    A message comes before its children, so cleared content is not visited.
     """
     yield message
     for field, value in message.ListFields():
@@ -71,7 +71,7 @@ def name_batch(model: onnx.ModelProto) -> None:
 
 
 def assert_clean(model: onnx.ModelProto) -> None:
-    """Raise ValueError where anything within the model carries a note, or its bytes hold something like a path."""
+    """Raise ValueError if anything within the model carries a note, or its bytes hold something like a path."""
     for part in parts(model):
         kept = [note for note in NOTES if part is not model and getattr(part, note, None)]
         if kept:

@@ -21,7 +21,7 @@ EPOCHS = 250
 BATCH_SIZE = 64
 LEARNING_RATE = 3e-3
 WEIGHT_DECAY = 1e-2
-# The CNN's outputs are its logits: so much smoothing keeps them small, and with them what a 16-bit format rounds away.
+# The CNN outputs logits: this much smoothing keeps them small, and so their rounding errors in 16-bit formats.
 LABEL_SMOOTHING = {"ffnn": 0.05, "cnn": 0.5}
 # Rotation and shear in radians, scale as a fraction, shift in half widths (0.15 of 4 pixels).
 ROTATION, SHEAR, SCALE, SHIFT = 0.16, 0.12, 0.06, 0.15
@@ -33,7 +33,7 @@ class Head(nn.Module):  # type: ignore[misc]
     """Logits (N, C), to probabilities (N, C) float32 and label (N,) int64."""
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The label is taken from the logits: where two probabilities both round to 1 it is still the larger one's."""
+        """The label comes from the logits: if two probabilities both round to 1, it is still that of the larger one."""
         return torch.softmax(logits, dim=1), torch.argmax(logits, dim=1)
 
 
@@ -74,7 +74,7 @@ def cnn() -> nn.Module:
 
 
 def distort(image: Tensor) -> Tensor:
-    """Each image turned, sheared, scaled and shifted a little, at random: about what another hand would do."""
+    """Each image rotated, sheared, scaled and shifted a little, at random, like another handwriting."""
 
     def draw(limit: float) -> Tensor:
         return (torch.rand(len(image)) * 2 - 1) * limit
@@ -112,7 +112,8 @@ def export(net: nn.Module, outputs: list[str], path: Path, *, dynamo: bool) -> N
     else:
         batch = {"dynamic_axes": {name: {0: BATCH} for name in ["image", *outputs]}}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        # PyTorch about its own insides, and about the TorchScript exporter being the old one, which is why it is here.
+        # Warnings about PyTorch's own insides, and about the TorchScript exporter being the old one, which is used on
+        # purpose.
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
         raw = Path(folder) / path.name
@@ -124,13 +125,13 @@ def export(net: nn.Module, outputs: list[str], path: Path, *, dynamo: bool) -> N
 
 
 def exporter_text(*, dynamo: bool) -> str:
-    """How, and with which versions, for the table in README.md."""
+    """The exporter and its versions, for the table in README.md."""
     exporter = f"`dynamo=True` (onnxscript {version('onnxscript')})" if dynamo else "`dynamo=False` (TorchScript)"
     return f"PyTorch {version('torch').split('+')[0]}, `torch.onnx.export`, {exporter}"
 
 
 def main() -> None:
-    """Train both nets, export each twice, and report what the files score."""
+    """Train both nets, export each twice, and report the scores of the files."""
     out = out_dir("Train the digits nets with PyTorch and export them.")
     data, test = load_split()
     # More threads add up in another order; the same seed would give other weights.

@@ -16,7 +16,7 @@ OPSET = 20
 
 
 def main() -> None:
-    """Train, export, and report what the file scores."""
+    """Train, export, and report the file's score."""
     path = out_dir("Train the digits MLP with scikit-learn and export it.") / "digits_mlp_sklearn.onnx"
     data, test = load_split()
     net = MLPClassifier((128, 64), alpha=0.01, batch_size=32, max_iter=300, random_state=SEED)

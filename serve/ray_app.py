@@ -25,7 +25,7 @@ NAME = "trnrt"
 FRONT = "front"
 REPLICAS_OF_A_FRONT = 2
 """Receiving and forwarding a request costs about as much as computing a small one. Like Ray's own proxies, fronts use
-none of the CPUs that are set aside."""
+no reserved CPUs."""
 HEALTH_PERIOD_S, HEALTH_TIMEOUT_S = 10.0, 60.0
 SPARE = 64
 """Requests beyond ``max_concurrency`` that Ray sends to a front, which refuses them itself, and answers health."""
@@ -81,7 +81,7 @@ def _replica_options(settings: ServeSettings) -> dict[str, Any]:
 def _front_options(settings: ServeSettings) -> dict[str, Any]:
     return {
         **_common_options(settings),
-        # At least two for two replicas: if one dies with its requests, the other goes on.
+        # At least two for two replicas: if one dies with its requests, the other continues.
         "num_replicas": max(min(2, settings.replicas), settings.replicas // REPLICAS_OF_A_FRONT),
         "ray_actor_options": {"num_cpus": 0},
         "max_ongoing_requests": settings.max_concurrency + SPARE,

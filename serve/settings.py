@@ -148,7 +148,7 @@ def read_settings(flags: Mapping[str, Any]) -> ServeSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address; any name but localhost may be reachable."""
+    """True if only this machine reaches the address; any name but localhost may be reachable."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# onnxruntime's wheels report to Microsoft over HTTPS, unless this is set before it begins (Privacy.md in them). Nothing
-# of a user's leaves the machine unasked.
+# onnxruntime's wheels report to Microsoft over HTTPS, unless this is set before the import (Privacy.md in them). No
+# data of a user leaves the machine unasked.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOMES = {

@@ -13,7 +13,7 @@ _LONGEST_LINE = 400
 
 
 def escape_text(text: str) -> str:
-    """``text`` on one line: escape sequences stand for what is not printable."""
+    """``text`` on one line, with unprintable characters escaped."""
     return "".join(char if char.isprintable() else _escape_char(char) for char in text)
 
 

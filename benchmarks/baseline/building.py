@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 PARAMETER = "weight"
-"""The prefix of the names of numbers that training finds. Constants of formulas have another prefix."""
+"""The prefix of names of trained numbers. Constants of formulas have another prefix."""
 
 _OPSET, _IR_VERSION = 17, 8
 
 
 class Builder:
-    """Methods take and give names of values. Weights are float32, random and seeded.
-
-    ``batch``: the first dimension of the input ``image``, open where it is a name. ``eps``: of normalisations.
-    """
+    """Methods take and return names of values. Weights are float32, random and seeded. ``batch``: the first dimension
+    of the input ``image``, open if it is a name. ``eps``: of normalisations."""
 
     def __init__(self, name: str, side: int, batch: int | str = "N", eps: float = 1e-5) -> None:
         opset = helper.make_opsetid("", _OPSET)
@@ -33,7 +31,7 @@ class Builder:
         self._batch, self._eps = batch, eps
 
     def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """One node with one output, of its own name."""
+        """A node with one output, which has the node's name."""
         return self.nodes(operator, 1, *inputs, **attributes)[0]
 
     def nodes(self, operator: str, outputs: int, *inputs: str, **attributes: Any) -> list[str]:
@@ -44,7 +42,7 @@ class Builder:
         return names
 
     def parameter(self, *shape: int, spread: float = 1.0, mean: float = 0.0) -> str:
-        """Normally distributed numbers that training would have found."""
+        """Normally distributed numbers in place of trained ones."""
         drawn = self._random.standard_normal(shape, np.float32) * np.float32(spread) + np.float32(mean)
         return self._store(PARAMETER, drawn)
 
@@ -113,7 +111,7 @@ class Builder:
         return self.node("Concat", *sources, axis=axis)
 
     def mean(self, source: str) -> str:
-        """Of each channel, as (N, C, 1, 1)."""
+        """The mean of each channel, as (N, C, 1, 1)."""
         return self.node("GlobalAveragePool", source)
 
     def flatten(self, source: str) -> str:

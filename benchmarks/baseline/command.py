@@ -1,7 +1,7 @@
-"""The command: times kernels of one commit, 1e68255, by the present model and prints the table.
+"""The command: predicts kernels of the commit 1e68255 with the present timing model and prints the table.
 
-The kernels are those of eight networks and of the labs' cases. ``--write`` puts the whole table into the repository.
-Run it after every change of the timing model; it takes some minutes.
+The kernels come from eight networks and the labs' cases. ``--write`` updates the table in the repository. Run it after
+every change of the timing model; it takes some minutes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check_writing(*, whole: bool) -> None:
-    """OptionError where what would be written is not the whole table, or not by this checkout's model."""
+    """Raise OptionError unless the whole table would be written, and by this checkout's model."""
     if not whole:
         raise OptionError("--write writes the whole table", hint="leave out the names and --target")
     used = Path(trnrt.__file__).parents[1]
@@ -68,7 +68,7 @@ def _check_writing(*, whole: bool) -> None:
 
 
 def choose(library: Library, names: Sequence[str], target: str | None = None) -> list[dict[str, Any]]:
-    """The cases that the names mean, in the library's order; OptionError for a name that means none."""
+    """The cases with these names, in the library's order; raises OptionError for an unknown name."""
     for name in names:
         if not any(_is_meant(case, name) for case in library.cases):
             raise OptionError(f"there is no case {name!r}", hint=f"there are labs, {', '.join(BY_NAME)}")
@@ -91,7 +91,7 @@ def time_cases(library: Library, cases: Sequence[dict[str, Any]]) -> list[Row]:
 
 @contextmanager
 def _show_progress(cases: Sequence[Item]) -> Iterator[Iterable[Item]]:
-    """The cases one after the other, with a bar where somebody watches."""
+    """Yield the cases, with a progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield cases
         return

@@ -1,4 +1,4 @@
-"""How large a network is: its parameters, and the multiplications of its products."""
+"""The size of a network: its parameters, and the multiplications of its products."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Counts:
-    """``parameters``: those that training finds; running means and variances are none. ``multiplications``: of
-    convolutions and matrix products, for one image."""
+    """``parameters``: the trained ones, without running means and variances. ``multiplications``: those of convolutions
+    and matrix products, for one image."""
 
     parameters: int
     multiplications: int
 
 
 def counts_of(model: onnx.ModelProto) -> Counts:
-    """The counts of a model whose parameters are called as ``Builder`` calls them."""
+    """The counts of a model whose parameters have the names that ``Builder`` gives them."""
     named = [tensor for tensor in model.graph.initializer if tensor.name.startswith(PARAMETER)]
     shapes = _shapes(model)
     return Counts(
@@ -45,8 +45,8 @@ def _shapes(model: onnx.ModelProto) -> dict[str, Shape]:
 
 
 def _multiplications(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
-    """Elements of the result times what each sums up; of a transposed convolution, those of the input times what each
-    is added to."""
+    """Elements of the result times the terms of each; for a transposed convolution, elements of the input times the
+    results that each is added to."""
     if node.op_type == "Conv":  # weights (O, C / groups, kernel)
         return prod(shapes[node.output[0]]) * prod(shapes[node.input[1]][1:])
     if node.op_type == "ConvTranspose":  # weights (C, O / groups, kernel)

@@ -1,7 +1,7 @@
-"""The labs' cases of a tree: which kernel, for which arguments, and what that tree predicts, on trn1 and on trn2.
+"""The labs' cases of a tree: each kernel, its arguments, and that tree's predictions for trn1 and trn2.
 
-``make_kernels`` runs this as a process of its own, in which ``trnrt`` is another checkout's: it may use only what
-that checkout has.
+``make_kernels`` runs this in its own process, where ``trnrt`` is another checkout's: use only features of that
+checkout.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def describe_case(case: Case, target: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the cases to the file that is named."""
+    """Write the cases to the file named on the command line."""
     # A lab may have a case for each target: it is no other case on either.
     wanted = {(case.name, case.dtype, case.target): case for case in CASES}
     for case in CASES:

@@ -34,7 +34,7 @@ _MOVED = re.compile(r"^(\s*from )trnrt\.(?=kernels\b|bench\b)", re.MULTILINE)
 
 
 class Library:
-    """The content of an archive. ``files``: their bytes, by name. ``cases``: what is timed with them."""
+    """The content of an archive. ``files``: their bytes, by name. ``cases``: the cases to time."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = dict(sorted(files.items()))
@@ -56,7 +56,7 @@ class Library:
 
     @cached_property
     def kernels_sha256(self) -> str:
-        """Of all that the cases' modules import: kernels, and the labs' entries."""
+        """The hash of all modules that the cases import: kernels, and the labs' entries."""
         digest = hashlib.sha256()
         for name, content in self.files.items():
             if name != CASES and not name.startswith("modules/"):
@@ -64,12 +64,12 @@ class Library:
         return digest.hexdigest()
 
     def sha256(self, module: str) -> str:
-        """Of one module's text, as the commit has it."""
+        """The hash of one module's text, as the commit has it."""
         return hashlib.sha256(self.files[_path(module)]).hexdigest()
 
     @contextmanager
     def unpack(self) -> Iterator[None]:
-        """``load`` works inside: the files are in a folder that is gone afterwards."""
+        """The files are in a folder that exists only inside this context; ``load`` works there."""
         with tempfile.TemporaryDirectory(prefix=f"{PACKAGE}-") as folder:
             for name, content in self.files.items():
                 path = Path(folder, PACKAGE, name)

@@ -1,8 +1,8 @@
-"""``python -m benchmarks.baseline.make_kernels --tree PATH``: make the archive of kept kernels anew.
+"""``python -m benchmarks.baseline.make_kernels --tree PATH``: rebuild the archive of kept kernels.
 
-PATH is a checkout of the commit, such as ``git worktree add --detach PATH 1e68255`` makes: its importer and planner
-plan every network for trn1 and trn2, and its kernels and labs are packed as they are. The same checkout gives the
-same archive. About 3 minutes of CPU time.
+PATH is a checkout of the commit, such as ``git worktree add --detach PATH 1e68255`` makes. Its importer and planner
+plan every network for trn1 and trn2; its kernels and labs are packed unchanged. The same checkout always gives the same
+archive. Takes about 3 minutes of CPU time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # where it is run as a script
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # if run as a script
 
 from benchmarks import ROOT
 from benchmarks.baseline.library import ARCHIVE, CASES, COMMIT, TARGETS, Library
@@ -24,7 +24,7 @@ from trnrt.errors import OptionError, TrnrtError
 from trnrt.report.console import complain, say, working
 
 ENTRIES = ("bench/labs/entries.py", "bench/shapes/entries.py", "bench/timing/kernels.py")
-"""The labs' kernels that are not in ``kernels/``, and what they import."""
+"""The labs' kernels outside ``kernels/``, and their imports."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_archive(tree: Path, work: Path, out: Path) -> None:
-    """Plan what ``work`` does not have yet, and pack it all."""
+    """Plan the networks that ``work`` doesn't have yet, and pack everything."""
     _check_commit(tree)
     work.mkdir(parents=True, exist_ok=True)
     labs = work / "labs.json"
@@ -74,7 +74,7 @@ def _pack(tree: Path, work: Path, names: Sequence[str]) -> Library:
 
 
 def _check_commit(tree: Path) -> None:
-    """OptionError where the tree is another commit's, or was edited."""
+    """OptionError if the tree is another commit's, or was edited."""
     if not tree.is_dir():
         raise OptionError(f"--tree: there is no folder {tree}", hint=f"git worktree add --detach {tree} {COMMIT}")
     head, changed = (_git(tree, *line) for line in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno")))
@@ -92,7 +92,7 @@ def _git(tree: Path, *arguments: str) -> str:
 
 
 def _run(tree: Path, module: str, *arguments: str) -> None:
-    """Run a module that stands beside this one, with the tree's trnrt: that of the folder it runs in comes first."""
+    """Run a module of this folder with the tree's trnrt, which is imported from the working directory."""
     command = [sys.executable, "-m", f"benchmarks.baseline.{module}", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=tree, env=environment)

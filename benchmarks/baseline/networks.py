@@ -1,9 +1,9 @@
-"""The networks of the baseline, as ONNX models with random weights, and the sizes that are published of them.
+"""The networks of the baseline, as ONNX models with random weights, with their published sizes.
 
-ResNets and VGG are those of ``benchmarks.models.networks``, with BatchNormalization folded away; the others are
-written here with the layers of their papers and of the code that is in use: MobileNetV2 (arXiv:1801.04381, table 2),
-EfficientNet-B0 (arXiv:1905.11946, table 1), ConvNeXt-T (arXiv:2201.03545) as torchvision has them, U-Net
-(arXiv:1505.04597) padded and normalised as is usual today, and YOLOv8n, which has no paper, in ``yolo.py``.
+ResNets and VGG come from ``benchmarks.models.networks``, with BatchNormalization folded. The others are built here from
+their papers and the code in common use: MobileNetV2 (arXiv:1801.04381, table 2), EfficientNet-B0 (arXiv:1905.11946,
+table 1), ConvNeXt-T (arXiv:2201.03545) as in torchvision, U-Net (arXiv:1505.04597) padded and normalised as is usual
+today, and YOLOv8n, which has no paper, in ``yolo.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def mobilenet_v2() -> onnx.ModelProto:
 
 
 def efficientnet_b0() -> onnx.ModelProto:
-    """As MobileNetV2, with a gate; each line: expansion, size of the filters, channels, repeats, first stride."""
+    """MobileNetV2 with gates; each line: expansion, size of the filters, channels, repeats, first stride."""
     b = Builder("efficientnet_b0", SIDE)
     table = (
         (1, 3, 16, 1, 1),
@@ -70,9 +70,9 @@ def _filter(
 def _widen_and_narrow(
     b: Builder, source: str, widths: tuple[int, int, int], size: int, stride: int, act: Activation, squeezed: int
 ) -> str:
-    """A convolution of 1x1 to more channels, one of each channel alone, a gate, and one of 1x1 back.
+    """A 1x1 convolution to more channels, a depthwise convolution, a gate, and a 1x1 convolution back.
 
-    ``squeezed``: the channels inside the gate, 0 where there is none.
+    ``squeezed``: the channels inside the gate, 0 for no gate.
     """
     channels, wide, outputs = widths
     inner = source if wide == channels else _filter(b, source, (channels, wide), 1, act=act)
@@ -113,7 +113,7 @@ def _convnext_block(b: Builder, source: str, width: int) -> str:
 
 
 def unet(side: int = SIDE) -> onnx.ModelProto:
-    """Five levels; up by transposed convolutions of 2x2; two classes a pixel. ``side``: a multiple of 16."""
+    """Five levels; up by transposed convolutions of 2x2; two classes per pixel. ``side``: a multiple of 16."""
     b = Builder("unet", side)
     widths = (64, 128, 256, 512, 1024)
     source, kept = "image", list[str]()
@@ -137,11 +137,11 @@ def _convolve_twice(b: Builder, source: str, before: int, width: int) -> str:
 
 @dataclass(frozen=True)
 class Network:
-    """``build`` gives the model, anew at each call.
+    """``build`` gives the model, built anew at each call.
 
-    ``parameters`` and ``published`` (10**9 multiplications; ``counted`` 2: each counted as two operations) are what
-    ``source`` says. ``folded``: how many of the parameters no weight of the model has, the scales of
-    BatchNormalization that was folded into convolutions.
+    ``parameters`` and ``published`` (10**9 multiplications; ``counted`` 2: each counted as two operations) are the
+    figures of ``source``. ``folded``: the number of parameters missing from the model's weights, such as the scales of
+    BatchNormalization folded into convolutions.
     """
 
     name: str

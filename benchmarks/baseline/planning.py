@@ -1,7 +1,7 @@
-"""Plan one network with a tree's importer and planner, and write what is needed to time its kernels again.
+"""Plan one network with a tree's importer and planner, and save everything needed to time its kernels again.
 
-``make_kernels`` runs this as a process of its own, in which ``trnrt`` is another checkout's: it may use only what
-that checkout has.
+``make_kernels`` runs this in its own process, where ``trnrt`` is another checkout's: use only features of that
+checkout.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trnrt.planner.plan import Plan
 from trnrt.session import InferenceSession
 
 DTYPE, BATCH, EFFORT = "bfloat16", 1, 1
-"""The tables of models are about these; the effort is that of the command line."""
+"""The networks of the tables of models; the effort is the command line's."""
 
 
 def plan_network(model: onnx.ModelProto, target: str) -> tuple[Partition, list[str]]:
-    """The parts for the device and for the CPU, and why not all is one part for the device, where it is not."""
+    """The parts for the device and for the CPU, and why the whole isn't one part for the device, if so."""
     content = model.SerializeToString()
     options: dict[str, Any] = {"target": target, "dtype": DTYPE, "backend": "simulator", "cache": False}
     try:

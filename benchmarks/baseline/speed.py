@@ -1,7 +1,7 @@
-"""``python -m benchmarks.baseline.speed --old PATH``: CPU time of a prediction here, and in another checkout.
+"""``python -m benchmarks.baseline.speed --old PATH``: CPU time of a prediction in this checkout and in another.
 
-Both predict the kept kernel module of ResNet-50 for trn2, traced, timed and attributed as ``trnrt profile`` does it,
-each in new processes in turns, so that neither gains by what a process keeps. The figure is the ratio of the medians.
+Both predict the kept kernel module of ResNet-50 for trn2 (trace, timing and attribution, as in ``trnrt profile``). They
+take turns, each time in a new process, so that no cache helps. The figure is the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # where it is run as a script
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # if run as a script
 
 from benchmarks import ROOT
 from benchmarks.baseline.library import Library
@@ -25,11 +25,11 @@ from benchmarks.baseline.timing import time_part
 CASE = ("resnet50", "trn2")
 ROUNDS = 7
 LIMIT = 1.5
-"""Times the commit's own CPU time, once a prediction is a range."""
+"""The most CPU time, relative to the commit's, now that a prediction is a range."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; exit code 1 where it takes more than LIMIT times as long."""
+    """Measure and print; exit code 1 if it takes more than LIMIT times as long."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.baseline.speed", description=__doc__)
     parser.add_argument("--old", type=Path, help="the other checkout, such as one of 1e68255")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="processes of each")
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def seconds_of_one() -> float:
-    """CPU seconds of one prediction: imports, and the unpacking of the archive, are not in it."""
+    """CPU seconds of one prediction, without imports and the unpacking of the archive."""
     library = Library.read()
     (case,) = (one for one in library.cases if (one["name"], one["target"]) == CASE)
     (part,) = case["parts"]
@@ -68,7 +68,7 @@ def seconds_of_one() -> float:
 
 
 def _time_once(tree: Path) -> float:
-    """``seconds_of_one`` in a process that has a tree's trnrt: that of the folder it runs in comes first."""
+    """``seconds_of_one`` in a new process with a tree's trnrt, which is imported from the working directory."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.baseline.speed", "--once"]
     done = subprocess.run(command, cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True)

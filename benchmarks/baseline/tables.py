@@ -23,11 +23,11 @@ KINDS = {"network": "network, batch 1", "lab": "lab", "lab elsewhere": "lab, on 
 
 @dataclass(frozen=True)
 class Row:
-    """A case under the present model, microseconds. ``modules``: the SHA-256 of each kernel module that was timed.
+    """A case under the present model, microseconds. ``modules``: the SHA-256 of each timed kernel module.
 
-    ``low_us``, ``headline_us`` and ``high_us`` are what a benchmark would measure, ``profiler_us`` what a profiler
-    would report; ``old_us`` is the benchmark's figure by the commit's own model. ``refused`` says why the commit's
-    planner does not put all on the device, ``on_cpu`` are the nodes that it leaves to the CPU.
+    ``low_us``, ``headline_us`` and ``high_us`` predict a benchmark's figure, ``profiler_us`` a profiler's; ``old_us``
+    is the benchmark's figure by the commit's own model. ``refused``: why the commit's planner doesn't put the whole
+    model on the device; ``on_cpu``: the nodes that it leaves to the CPU.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Row:
 
     @classmethod
     def of(cls, library: Library, case: dict[str, Any], found: Range, profiler_us: float) -> Row:
-        """The row of a case that was timed."""
+        """The row of a timed case."""
         return cls(
             **{name: case[name] for name in ("kind", "name", "target", "dtype", "refused", "on_cpu")},
             low_us=found.low,
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As text, without the title."""
+        """The row as text, without the title."""
         figures = [f"{us:,.1f}" for us in (self.low_us, self.headline_us, self.high_us)]
         return self.target, self.dtype, *figures, self.cause or "-", f"{self.old_us:,.1f}"
 
@@ -83,7 +83,7 @@ def document(library: Library, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def parts(rows: Sequence[Row]) -> list[Table | str]:
-    """The tables of a terminal, and what the columns are."""
+    """The tables for a terminal, with a legend of the columns."""
     shown: list[Table | str] = []
     for kind, heading in KINDS.items():
         chosen = [row for row in rows if row.kind == kind]

@@ -1,4 +1,4 @@
-"""The time of a kept case by the model of the ``trnrt`` that is imported: its parts traced, timed, and added up."""
+"""The time of a kept case by the imported ``trnrt``'s model: its parts traced, timed, and added up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trnrt.nki.profiling import Step, profile_programs
 
 @dataclass(frozen=True)
 class Range:
-    """Microseconds as a benchmark would measure them: from ``low`` to ``high``; ``cause`` says what is uncertain."""
+    """The predicted range of a benchmark's figure, microseconds; ``cause`` says what is uncertain."""
 
     low: float
     headline: float
@@ -23,7 +23,7 @@ class Range:
 
 
 def range_of(found: Profile) -> Range:
-    """The benchmark's range of a profile, and what makes it wide most of all."""
+    """The benchmark's range of a profile, and the main cause of its width."""
     known = found.benchmark
     cause = found.causes[0].name if known.most_us > known.least_us and found.causes else ""
     return Range(known.least_us, known.us, known.most_us, cause)
@@ -44,9 +44,9 @@ def time_part(part: dict[str, Any], target: str, dtype: str) -> Profile:
 
 
 def time_case(case: dict[str, Any]) -> tuple[Range, float]:
-    """The range of a case, round trips to the CPU included, and what a profiler would report of its parts.
+    """The range of a case, round trips to the CPU included, and a profiler's figure for its parts.
 
-    Causes of several parts stand side by side.
+    Causes from several parts are listed side by side.
     """
     found = [time_part(part, case["target"], case["dtype"]) for part in case["parts"]]
     ranges, crossings = [range_of(one) for one in found], case["crossings_us"]

@@ -9,7 +9,7 @@ from benchmarks.baseline.building import Builder
 
 SIDE, CLASSES = 640, 80
 BINS = 16
-"""Values of the distribution whose mean is the distance of a side of a box."""
+"""The values of each distribution whose mean is a box side's distance."""
 STRIDES = (8, 16, 32)
 
 
@@ -34,7 +34,8 @@ def _conv(b: Builder, source: str, shape: tuple[int, int], size: int, stride: in
 
 
 def _cross_stage(b: Builder, source: str, shape: tuple[int, int], count: int, *, add: bool = False) -> str:
-    """C2f: half of the channels go through ``count`` bottlenecks on end, and all that is made is joined."""
+    """C2f: half of the channels go through ``count`` bottlenecks in sequence; all intermediate results are
+    concatenated."""
     channels, outputs = shape
     half = outputs // 2
     sizes = b.constant([half, half])
@@ -46,7 +47,7 @@ def _cross_stage(b: Builder, source: str, shape: tuple[int, int], count: int, *,
 
 
 def _pyramid(b: Builder, source: str, channels: int) -> str:
-    """SPPF: the largest of windows of 5, 9 and 13 pixels, by three poolings on end."""
+    """SPPF: the largest of windows of 5, 9 and 13 pixels, by three poolings in sequence."""
     parts = [_conv(b, source, (channels, channels // 2), 1)]
     for _ in range(3):
         parts.append(b.pool(parts[-1], 5, 1, pad=2))
@@ -89,7 +90,7 @@ def _decode(b: Builder, boxes: str, cells: int) -> str:
 
 
 def _grid() -> tuple[np.ndarray, np.ndarray]:
-    """The centres of all cells in cells, (1, 2, N), and how many pixels a cell of each has, (1, N)."""
+    """The centres of all cells in cells, (1, 2, N), and each cell's size in pixels, (1, N)."""
     centres, strides = [], []
     for stride in STRIDES:
         count = SIDE // stride

@@ -1,1 +1,1 @@
-"""How near the kernels are to the hardware's limit over random shapes."""
+"""The kernels' share of the hardware's limit, over random shapes."""

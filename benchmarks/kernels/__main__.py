@@ -1,4 +1,4 @@
-"""``python -m benchmarks.kernels``: show how near the kernels are to the hardware's limit."""
+"""``python -m benchmarks.kernels``: show the kernels' share of the hardware's limit."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Tensor = Any  # an NkiTensor inside a kernel, an array outside
 
 
 def _zero_bias(shape: tuple[int, int]) -> Tensor:
-    """A bias of zeros in HBM: what it is does not matter for the time."""
+    """A bias of zeros in HBM: its values don't affect the time."""
     bias = nl.ndarray(shape, dtype=nl.float32, buffer=nl.private_hbm)
     zeros = nl.ndarray((shape[0], shape[1]), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=zeros, value=0.0)

@@ -1,7 +1,7 @@
-"""Families of kernels with the random shapes that they are tried on.
+"""Families of kernels, with random shapes to try them on.
 
-A share is what the hardware needs at least over the program's own time, without the fixed start and end. What it needs
-at least is the larger of the tensor engine's time at its peak and the memory's for moving every operand once.
+A share is the hardware's least time over the program's own time, without the fixed start and end. The least time is the
+larger of two: the tensor engine's at its peak, and the memory's for moving every operand once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Family:
-    """A kernel, and how its shapes are drawn."""
+    """A kernel, and a generator of its shapes."""
 
     name: str
     dtype: str
@@ -45,7 +45,7 @@ class Family:
 
 @dataclass(frozen=True)
 class Share:
-    """What a family reaches: quantiles of the shares of its trials, and the one with the smallest."""
+    """The shares that a family reaches: quantiles over its trials, and the trial with the smallest share."""
 
     family: str
     target: str
@@ -59,7 +59,7 @@ class Share:
 
 
 def _log_uniform(generator: np.random.Generator, low: int, high: int) -> int:
-    """A whole number, as likely between 10 and 100 as between 100 and 1000."""
+    """A whole number, log-uniform: as likely between 10 and 100 as between 100 and 1000."""
     return int(np.exp(generator.uniform(np.log(low), np.log(high + 1))))
 
 

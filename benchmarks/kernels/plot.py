@@ -92,7 +92,7 @@ def svg(curves: Sequence[tuple[str, list[tuple[int, float]]]]) -> str:
         colour = COLOURS[number % len(COLOURS)]
         line = " ".join(f"{x},{y}" for x, y in (place(*point) for point in points))
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        lowest = max(y + 4, lowest + 15)  # labels don't lie on each other
+        lowest = max(y + 4, lowest + 15)  # keep labels from overlapping
         x = place(*points[-1])[0]
         parts.append(f'<text x="{max(x, WIDTH - RIGHT) + 6}" y="{lowest}" fill="{colour}">{label}</text>')
     return "\n".join([*parts, "</svg>", ""])

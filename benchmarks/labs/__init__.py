@@ -1,1 +1,1 @@
-"""The kernels beside times that others measured, limits of courses and targets of ours."""
+"""The kernels beside published measurements, the limits of courses and our own targets."""

@@ -1,4 +1,4 @@
-"""A case of a lab: a kernel, its arguments, what was measured or demanded of it, and what its numbers must be."""
+"""A case of a lab: a kernel, its arguments, measured and required times, and a reference for its numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLEET_FACTOR = 1.35
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How near to the reference: |difference| <= atol + rtol * |reference|."""
+    """The allowed difference from the reference: |difference| <= atol + rtol * |reference|."""
 
     rtol: float
     atol: float
@@ -36,13 +36,14 @@ class Tolerance:
 class Case:
     """One line of the table.
 
-    ``flops`` are the useful ones of matrix products, ``hbm_bytes`` the least that must be moved. ``clock`` is that of
-    the prediction and of its bars. ``measured`` are times of kernels that do the same work on the same arguments, each
-    by its own clock; ``limit_us`` is what a course demands for full credit.
+    ``flops`` counts the useful ones of matrix products, ``hbm_bytes`` the least traffic. ``clock`` is that of the
+    prediction and of its bars. ``measured`` are times of kernels that do the same work on the same arguments, each by
+    its own clock; ``limit_us`` is a course's limit for full credit.
 
-    Targets of ours: ``target_us`` is the most that the predicted time may be, ``share_target`` the least share of peak;
-    ``factor`` demands so many times the physical bound, ``against`` the predicted time of another kernel on the same
-    arguments. ``reference`` computes the result (or a tuple of them) from the inputs in float64, for ``--check``.
+    Our targets: ``target_us`` is the highest allowed predicted time, ``share_target`` the least share of peak,
+    ``factor`` a highest multiple of the physical bound; ``against`` compares with the predicted time of another kernel
+    on the same arguments. ``reference`` computes the result (or a tuple of them) from the inputs in float64, for
+    ``--check``.
     """
 
     name: str
@@ -70,13 +71,13 @@ class Case:
 
 
 def measured(us: float, clock: Clock, source: str) -> Figure:
-    """A time that someone measured of a kernel of a case's shape."""
+    """A published measurement of a kernel on a case's shape."""
     return Figure(us, "measured kernel", clock, source)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A figure, our prediction by its clock, and the ratio; None where the figure's kind allows none."""
+    """A figure, our prediction by its clock, and the ratio; None if the figure's kind allows no ratio."""
 
     figure: Figure
     predicted_us: float
@@ -85,11 +86,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class Row:
-    """A case with its prediction. ``bound_us`` is what the tensor engine or HBM would need at documented rates, with
-    the fixed cost; ``theirs_us`` what the model predicts for the published kernel, where its structure is known;
-    ``target_us`` the lowest of our targets. ``compared`` are the measured kernels, the fastest first.
-    ``low_us`` and ``high_us`` are the ends of the prediction's range; bars, ratios and shares are of its headline.
-    ``verdict`` is that of the limit and all targets.
+    """A case with its prediction. ``bound_us`` is the tensor engine's or HBM's time at documented rates, with the fixed
+    cost; ``theirs_us`` the prediction for the published kernel, if its structure is known; ``target_us`` the lowest of
+    our targets. ``compared`` are the measured kernels, the fastest first. ``low_us`` and ``high_us`` are the ends of
+    the prediction's range; bars, ratios and shares use its headline. ``verdict`` is that of the limit and all targets.
     """
 
     case: str
@@ -110,7 +110,7 @@ class Row:
 
     @property
     def compared_with(self) -> str:
-        """The kind of the figure that the row's ratio is formed with."""
+        """The kind of the figure in the row's ratio."""
         return self.compared[0].figure.kind if self.ratio is not None else "no comparison"
 
     @property
@@ -121,7 +121,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Times:
-    """A case and the kernel that it is to be ahead of; ``share`` is the share of peak."""
+    """A case and the kernel that it must beat; ``share`` is the share of peak."""
 
     ours: Range
     theirs_us: float | None
@@ -134,13 +134,13 @@ class Times:
         return min((one for one in (case.target_us, multiple, self.theirs_us) if one is not None), default=None)
 
     def reach(self, case: Case) -> bool:
-        """Whether the limit and every target is reached."""
+        """True if the limit and every target is met."""
         fast = all(one is None or self.ours.us <= one for one in (case.limit_us, self.target_us(case)))
         return fast and (case.share_target is None or self.share >= case.share_target)
 
 
 def tensor_us(case: Case, timing: Timing) -> float:
-    """What the tensor engine needs for the case's FLOP at a column a cycle (four in float32)."""
+    """The tensor engine's time for the case's FLOP at a column per cycle (four cycles in float32)."""
     rate = 2 * 128 * 128 * timing.tensor.clock_ghz * 1e3 / (4 if case.dtype == "float32" else 1)
     return case.flops / rate
 
@@ -181,7 +181,7 @@ def _times(case: Case, found: Prediction, theirs: Timeline | None) -> Times:
 
 
 def _compare_kernels(case: Case, prediction: Prediction) -> tuple[Compared, ...]:
-    """The case's measured kernels, the one first that ours is the least ahead of."""
+    """The case's measured kernels, the one with the worst ratio first."""
     found = []
     for figure in case.measured:
         if figure.clock == "host":

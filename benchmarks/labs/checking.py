@@ -1,4 +1,4 @@
-"""Whether a case's kernel computes what it should: run on the simulator, against the reference in float64."""
+"""Check a case's kernel: run it on the simulator, and compare with the reference in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trnrt.nki.machine.dtypes import as_dtype
 
 @dataclass(frozen=True)
 class Checked:
-    """The largest error of a case's numbers, over what is allowed: above 1 the check failed."""
+    """The largest error of a case, divided by the allowed error: above 1 the check failed."""
 
     case: str
     worst: float

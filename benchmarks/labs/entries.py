@@ -1,4 +1,4 @@
-"""The labs' kernels that are more than one call of a file of ``kernels/``: outputs as they return them."""
+"""The labs' kernels that take more than one call into ``kernels/``, with the outputs that they return."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def matrix_transpose(src: Tensor) -> Tensor:
 
 @nki.jit
 def transpose_by_tiles(src: Tensor) -> Tensor:
-    """src.T as it was published: a load, a transpose, a copy and a store for each 128 x 128. src: HBM (M, N)"""
+    """src.T as published: a load, a transpose, a copy and a store for each 128 x 128 tile. src: HBM (M, N)"""
     return transpose_tiles(src, dge_mode=nisa.dge_mode.none)
 
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 LABS_SCHEMA_VERSION = 3
-"""Of this document alone: 1 had measured times, grading limits and times on a CPU under one key, 2 times at other rates
-than the model's, which judged the bars."""
+"""This document's version: 1 mixed measured times, grading limits and CPU times under one key; 2 judged the bars by
+times at other rates than the model's."""
 
 
 def labs_document(rows: Sequence[Row], checked: Sequence[Checked] | None) -> Document:
-    """Microseconds; ``checked`` is null where the numbers were not asked for."""
+    """Microseconds; ``checked`` is null if the numbers were not checked."""
     wrong = not all(one.passed for one in checked or ())
     return {
         "schema_version": LABS_SCHEMA_VERSION,
@@ -44,7 +44,7 @@ def _line(row: Row) -> Document:
 
 
 def labs_parts(rows: Sequence[Row], checked: Sequence[Checked] | None) -> list[RenderableType]:
-    """All that a terminal shows."""
+    """The whole output for a terminal."""
     parts: list[RenderableType] = [labs_table(rows), "", *_COLUMNS_TEXT]
     parts.append(bars_text([row.verdict for row in rows], "case"))
     if checked is not None:
@@ -89,7 +89,7 @@ def labs_table(rows: Sequence[Row]) -> Table:
 
 
 def _compared_cells(row: Row) -> tuple[str, str, str]:
-    """The measured kernel that ours is the least ahead of, its clock, and the ratio."""
+    """The measured kernel with the worst ratio, its clock, and the ratio."""
     if row.ratio is None:
         return "", "", ""
     figure = row.compared[0].figure

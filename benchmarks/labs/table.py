@@ -1,4 +1,4 @@
-"""The cases: what others measured, the labs demand, and the targets that the kernels here must reach."""
+"""The cases: published measurements, the labs' limits, and the targets of our kernels."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _predict_class(x: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Arra
 
 
 def _draw_centred(generator: np.random.Generator, shapes: Shapes) -> list[Array]:
-    """Centred numbers, so that the classes differ: with positive weights one would win in every row."""
+    """Centred numbers, so that the classes differ: with positive weights the same one would win in every row."""
     return [generator.standard_normal(shape) / np.sqrt(shape[0]) for shape in shapes]
 
 
@@ -183,7 +183,7 @@ def _large_convs() -> list[Case]:
 
 
 def _convs(benchmark_us: float, profiler_us: float | None = None) -> tuple[Figure, ...]:
-    """A student's kernel by a benchmark, and the fastest public profile where there is one."""
+    """A student's kernel by a benchmark, and the fastest public profile if there is one."""
     found = [measured(benchmark_us, "benchmark", _CS149)]
     if profiler_us is not None:
         found.append(measured(profiler_us, "profiler", f"{_CS149}, the fastest public profile"))
@@ -209,7 +209,7 @@ def _small_convs() -> list[Case]:
         shapes=((1, 256, 32, 16), (128, 2, 9, 256)),
         reference=_convolve_prepared,
         options={"taps": 3},
-        measured=(),  # the published kernel had to bring its weights into order
+        measured=(),  # the published kernel had to reorder its weights
         target_us=32.0,
     )
     return [
@@ -222,7 +222,7 @@ def _small_convs() -> list[Case]:
 
 
 def _fleet() -> list[Case]:
-    """The fleet of the second lab. It has limits and no measurements; our target is a multiple of the bound."""
+    """The fleet of the second lab. It has limits but no measurements; our target is a multiple of the bound."""
     text = (files(__package__) / "fleet.json").read_text(encoding="utf-8")
     cases = []
     for name, limit in json.loads(text)["limits_us"].items():

@@ -1,1 +1,1 @@
-"""Whole networks against the device's physical limit, with AWS's published times beside it."""
+"""Whole networks against the device's physical limit, with AWS's published times for comparison."""

@@ -1,4 +1,5 @@
-"""What the hardware needs at least for a model: its weights once over DMA, or its products on the tensor engine."""
+"""The hardware's least time for a model: to load its weights once over DMA, or for its products on the tensor
+engine."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ Shape = tuple[int, ...]
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _KEPT = 64
-"""Elements up to which a constant is kept in a skeleton: shapes, axes and the like, which decide on other shapes."""
+"""Constants with at most this many elements stay in an outline: shapes, axes and the like, which determine other
+shapes."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a model must at least do for one batch: multiplications of its products, and elements that it must move.
+    """The least work of a model for one batch: multiplications of its products, and elements to move.
 
     ``weights`` are those of the products (Conv, Gemm, MatMul), with their biases; others may be folded into them.
     """
@@ -31,9 +33,9 @@ class Work:
     outputs: int
 
     def bound(self, target: str, dtype: str) -> Bound:
-        """What moving every operand once takes at documented rates, and what the products take at the peak.
+        """The time to move every operand once at documented rates, and that of the products at the peak.
 
-        No fixed cost of a program is in it.
+        A program's fixed cost is not included.
         """
         moved = (self.weights + self.inputs + self.outputs) * as_dtype(dtype).itemsize
         return bound(target, dtype, 2.0 * self.multiplications, moved)
@@ -41,7 +43,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Outline:
-    """A model without its large constants: ``bare`` has them as inputs of their shapes, called ``weights``.
+    """A model without its large constants: in ``bare`` they are inputs of the same shapes, listed in ``weights``.
 
     All other shapes follow from it, and it is cheap to copy.
     """
@@ -64,9 +66,9 @@ def outline(model: onnx.ModelProto) -> Outline:
 
 
 def work_of(outlined: Outline, batch: int) -> Work:
-    """The work for ``batch`` rows, which an input's open size is taken to be.
+    """The work for ``batch`` rows, which replace an input's open size.
 
-    KeyError where a shape does not follow from the inputs'.
+    Raises KeyError if a shape doesn't follow from the inputs' shapes.
     """
     fed = onnx.ModelProto()
     fed.CopyFrom(outlined.bare)
@@ -90,7 +92,7 @@ def work_of(outlined: Outline, batch: int) -> Work:
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, Shape]:
-    """The shapes that are known, by the values' names."""
+    """The known shapes, by value name."""
     found: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         dims = value.type.tensor_type.shape.dim
@@ -105,11 +107,11 @@ def _constants(graph: onnx.GraphProto, weights: frozenset[str]) -> set[str]:
     for node in graph.node:
         if all(name in fixed for name in node.input if name):
             fixed |= set(node.output)
-    return fixed - {""}  # what an optional input or output is called that is not there
+    return fixed - {""}  # the name of an absent optional input or output
 
 
 def _multiplications(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
-    """Of one product: elements of the result times what each sums up."""
+    """The multiplications of one product: elements of the result times the terms of each."""
     result, right = shapes[node.output[0]], shapes[node.input[1]]
     if node.op_type == "Conv":  # weights (O, C / groups, kernel)
         return prod(result) * prod(right[1:])

@@ -1,7 +1,7 @@
-"""How much of AWS's end-to-end latencies is the host's: a line through their own batch-1 table.
+"""The host's share of AWS's end-to-end latencies: a least-squares line through their own batch-1 table.
 
-What does not grow with a model's weights or products is neither DMA nor tensor engine. It is taken for the host's part
-(PyTorch, the runtime, PCIe), though a device's fixed cost would be in it, too. Least squares; nothing of ours is in it.
+Time that doesn't grow with a model's weights or products is neither DMA nor tensor engine. It counts as the host's part
+(PyTorch, the runtime, PCIe), although it includes any fixed cost of the device. No figure of ours enters the fit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Latency:
-    """One row of the table: end to end, microseconds, and how large the model is (``megabytes`` of 16-bit weights)."""
+    """One row of the table: end to end, microseconds, and the model's size (``megabytes`` of 16-bit weights)."""
 
     model: str
     us: float

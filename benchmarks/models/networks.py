@@ -1,10 +1,10 @@
 """ResNets and VGGs as torchvision has them, as ONNX models with random weights and an open batch.
 
 The architectures are those of "Deep Residual Learning for Image Recognition" (arXiv:1512.03385, table 1), with the
-stride of a bottleneck in its 3x3 convolution as torchvision has it ("v1.5"), and of "Very Deep Convolutional Networks
-for Large-Scale Image Recognition" (arXiv:1409.1556, table 1, columns A and D), whose average pooling to 7x7, without
-effect at 224x224, is left out. What an exporter of a model in evaluation mode folds is folded: BatchNormalization into
-the convolution before it, which has a bias then, and Dropout into nothing.
+stride of a bottleneck in its 3x3 convolution as in torchvision ("v1.5"), and of "Very Deep Convolutional Networks for
+Large-Scale Image Recognition" (arXiv:1409.1556, table 1, columns A and D), without its average pooling to 7x7, which
+has no effect at 224x224. As in an export for evaluation, BatchNormalization is folded into the convolution before it,
+which then has a bias, and Dropout is removed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from onnx import TensorProto, helper
 
 SIDE, CLASSES = 224, 1000
 BRANCH_GAIN = 0.25
-"""Of the last convolution of a residual branch: 50 blocks on end raise the activations' variance 20-fold, not 2**50."""
+"""The scale of a residual branch's last convolution: 50 blocks in sequence raise the activations' variance 20-fold, not
+2**50."""
 
 _OPSET, _IR_VERSION = 17, 8
 _DRAWN = 1_000_000
 
 
 class _Builder:
-    """A graph that grows node by node; methods take and give names of values. Weights are float32 and seeded."""
+    """A graph that grows node by node; methods take and return names of values. Weights are float32 and seeded."""
 
     def __init__(self, name: str, seed: int = 0) -> None:
-        # All grows in its place: a VGG's weights are half a gigabyte, which helper.make_graph would copy.
+        # Build in place: helper.make_graph would copy a VGG's weights, half a gigabyte.
         opset = helper.make_opsetid("", _OPSET)
         self.model = onnx.ModelProto(ir_version=_IR_VERSION, opset_import=[opset])
         self._graph = self.model.graph
@@ -42,7 +43,7 @@ class _Builder:
         self._taken = 0
 
     def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """One node with one output, of its own name."""
+        """A node with one output, which has the node's name."""
         name = f"{operator.lower()}_{len(self._graph.node)}"
         self._graph.node.append(helper.make_node(operator, inputs, [name], name, **attributes))
         return name
@@ -79,7 +80,8 @@ class _Builder:
         return self._store_tensor((outputs,), 0.1)
 
     def _store_tensor(self, shape: tuple[int, ...], spread: float) -> str:
-        """A tensor of the next drawn numbers, from the start again at their end: a VGG would take seconds to draw."""
+        """A tensor of the next random numbers, starting over at their end: drawing new ones for a VGG would take
+        seconds."""
         name, count = f"weight_{len(self._graph.initializer)}", math.prod(shape)
         start, self._taken = self._taken, (self._taken + count) % _DRAWN
         times, rest = divmod(count, _DRAWN)
@@ -90,7 +92,7 @@ class _Builder:
 
 
 def _basic(b: _Builder, source: str, channels: int, width: int, stride: int) -> str:
-    """Two 3x3 convolutions, without what follows the addition."""
+    """Two 3x3 convolutions, up to the addition."""
     inner = b.relu(b.conv(source, channels, width, 3, stride))
     return b.conv(inner, width, width, 3, gain=BRANCH_GAIN)
 
@@ -121,7 +123,7 @@ def _resnet(name: str, bottleneck: bool, blocks: Sequence[int]) -> onnx.ModelPro
 
 
 def _vgg(name: str, stages: Sequence[int]) -> onnx.ModelProto:
-    """``stages``: how many convolutions stand before each pooling."""
+    """``stages``: the number of convolutions before each pooling."""
     b = _Builder(name)
     source, channels, side = "image", 3, SIDE
     for count, width in zip(stages, (64, 128, 256, 512, 512), strict=True):
@@ -135,7 +137,7 @@ def _vgg(name: str, stages: Sequence[int]) -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Network:
-    """One architecture: ``build`` gives its model, anew at each call."""
+    """One architecture: ``build`` gives a new model at each call."""
 
     name: str
     build: Callable[[], onnx.ModelProto]
@@ -161,9 +163,9 @@ NETWORKS: tuple[Network, ...] = (
 
 
 def light_networks() -> tuple[Network, ...]:
-    """The nine networks that ship inside the onnx package, whose weights are ConstantOfShape nodes: one image each.
+    """The nine networks shipped in the onnx package, with ConstantOfShape nodes for weights: one image each.
 
-    Their weights stay what they are, all equal: a prediction does not depend on the numbers.
+    Their weights stay constant: a prediction doesn't depend on the numbers.
     """
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     return tuple(Network(path.stem, partial(onnx.load, path)) for path in sorted(folder.glob("light_*.onnx")))

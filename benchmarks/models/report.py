@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from benchmarks.models.table import Row
 
 MODELS_SCHEMA_VERSION = 3
-"""Of this document alone: 1 had a ratio against figures that hold the host's time, 2 times at other rates than the
-model's, which judged the bars."""
+"""This document's version: 1 had a ratio against figures that include the host's time; 2 judged the bars by times at
+other rates than the model's."""
 
 
 def models_document(rows: Sequence[Row]) -> Document:
-    """Microseconds of a batch. What is not published is null, and so is ``passed`` without a bar."""
+    """Times of a batch in microseconds. Unpublished figures are null; so is ``passed`` without a bar."""
     fitted = host_fit()
     return {
         "schema_version": MODELS_SCHEMA_VERSION,
@@ -70,12 +70,12 @@ def _line(row: Row) -> Document:
 
 
 def _figure_kind(row: Row) -> str:
-    """The kind of figure that ``device_ratio`` is formed with."""
+    """The kind of figure in ``device_ratio``."""
     return "no comparison" if row.device_ratio is None or row.published is None else "less host"
 
 
 def models_parts(rows: Sequence[Row]) -> list[RenderableType]:
-    """All that a terminal shows: the prediction over the bound, AWS's figures, and what each says."""
+    """The output for a terminal: the prediction over the bound, AWS's figures, and notes on each."""
     parts: list[RenderableType] = [bounds_table(rows), "", *_rates_text(rows)]
     measured = [row for row in rows if row.published is not None]
     if measured:
@@ -88,7 +88,7 @@ def models_parts(rows: Sequence[Row]) -> list[RenderableType]:
 
 
 def bounds_table(rows: Sequence[Row]) -> Table:
-    """How far each prediction is from what the hardware needs at least."""
+    """Each prediction over the hardware's least time."""
     lines = [
         (
             row.model,
@@ -136,7 +136,7 @@ def latency_table(rows: Sequence[Row]) -> Table:
 
 
 def throughput_table(rows: Sequence[Row]) -> Table:
-    """AWS's throughputs, an item and core; no ratio, as the host may be what limits them."""
+    """AWS's throughputs, per item and core; no ratio, as the host may be the limit."""
     lines = [
         (
             row.model,
@@ -177,7 +177,7 @@ def per_item(row: Row) -> Range:
 
 
 def _link_us(row: Row) -> float:
-    """An estimate of what the link takes beside the device: the batch to it, and the answer back, over PCIe."""
+    """The estimated time on the PCIe link: the batch to the device, and the answer back."""
     link = host_link(row.target)
     to_device, to_host = row.host_bytes
     return link.transfer_us(to_device) + link.transfer_us(to_host)

@@ -1,4 +1,4 @@
-"""The rows: what each network is predicted to take, beside what the hardware needs at least and what AWS measured."""
+"""The rows: each network's predicted time, the hardware's least time, and AWS's measurements."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from trnrt.session import InferenceSession
 
 LIGHT_DTYPES = ("float32", "bfloat16")
 ELEMENT_BYTES = 4
-"""Of the models' inputs and outputs as a host has them: float32, whatever they are computed in."""
+"""Bytes per element of the models' inputs and outputs on the host: float32, whatever dtype the device computes in."""
 
 
 @dataclass(frozen=True)
 class Published:
     """AWS's figures for a batch, and the bars: ``target_us``, and ``most_bounds`` times the physical bound.
 
-    ``measured`` is what the table says, end to end or from a throughput; no ratio is formed with it. ``device`` is that
-    less the host's part, ``residual_us`` what the fit misses the row by; both None for a throughput.
+    ``measured`` is the table's figure, end to end or from a throughput; no ratio uses it. ``device`` is that less the
+    host's part, ``residual_us`` the row's residual in the fit; both are None for a throughput.
     """
 
     measured: Figure
@@ -41,7 +41,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Bar:
-    """The most that a prediction may be, and whether it is: see ``benchmarks.comparing.verdict``."""
+    """The highest allowed prediction, and whether it is met: see ``benchmarks.comparing.verdict``."""
 
     kind: Literal["bound", "own target"]
     most_us: float
@@ -50,8 +50,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Row:
-    """One prediction. ``published`` is None where nothing is; then there is no bar, either. ``choices`` are what the
-    planner's search has found."""
+    """One prediction. ``published`` is None if nothing is published; then there is no bar, either. ``choices`` are
+    those found by the planner's search."""
 
     model: str
     target: str
@@ -64,17 +64,17 @@ class Row:
 
     @property
     def predicted_us(self) -> float:
-        """The headline, which bars and ratios are of."""
+        """The headline, which bars and ratios use."""
         return self.predicted.us
 
     @property
     def bound(self) -> Bound:
-        """What the hardware needs at least, at documented rates."""
+        """The hardware's least time, at documented rates."""
         return self.work.bound(self.target, self.dtype)
 
     @property
     def device_ratio(self) -> float | None:
-        """The prediction over AWS's latency less the host's part; None where there is no such figure."""
+        """The prediction over AWS's latency less the host's part; None if there is no such figure."""
         return None if self.published is None else ratio(self.predicted_us, self.published.device)
 
     @property
@@ -89,12 +89,12 @@ class Row:
 
     @property
     def verdict(self) -> Verdict | None:
-        """That of all bars; None where there is none."""
+        """The verdict of all bars; None without bars."""
         return worst(bar.verdict for bar in self.bars)
 
     @property
     def host_bytes(self) -> tuple[int, int]:
-        """The bytes that the host sends to the device and gets back."""
+        """The bytes that the host sends to the device and receives back."""
         return self.work.inputs * ELEMENT_BYTES, self.work.outputs * ELEMENT_BYTES
 
     def _bar(self, kind: Literal["bound", "own target"], most_us: float) -> Bar:
@@ -109,7 +109,7 @@ def _document() -> dict[str, Any]:
 
 
 def latencies() -> tuple[Latency, ...]:
-    """AWS's batch-1 rows, as the host's part is fitted to them."""
+    """AWS's batch-1 rows, the data for the fit of the host's part."""
     rows = _document()["latency"]["rows"]
     return tuple(
         Latency(one["model"], one["value"] * 1e3, 2 * one["weights"] / 1e6, 2 * one["multiplications"] / 1e9)
@@ -119,16 +119,14 @@ def latencies() -> tuple[Latency, ...]:
 
 @cache
 def host_fit() -> HostFit:
-    """The host's part of AWS's latencies, fitted to all of them."""
+    """The host's part of AWS's latencies, fitted to all rows."""
     return fit_host(latencies())
 
 
 @cache
 def published() -> dict[tuple[str, str, str, int], Published]:
-    """(model, target, dtype, batch) -> what AWS measured, from ``published.json``.
-
-    A throughput becomes the time that one core takes for its batch.
-    """
+    """(model, target, dtype, batch) -> AWS's measurement, from ``published.json``. A throughput is converted to one
+    core's time for its batch."""
     document = _document()
     latency, throughput, source = document["latency"], document["throughput"], document["source"]
     fitted, found = host_fit(), {}
@@ -151,7 +149,7 @@ def networks() -> tuple[Network, ...]:
 
 
 def named(names: Sequence[str]) -> tuple[Network, ...]:
-    """The networks of these names, all where there are none. OptionError for a name that no network has."""
+    """The networks with these names, or all if none are given. Raises OptionError for an unknown name."""
     known = {network.name: network for network in networks()}
     for name in names:
         if name not in known:
@@ -166,7 +164,7 @@ def kinds(network: Network) -> list[tuple[str, int]]:
 
 
 class Model:
-    """A network as a session takes it, built once for all its rows."""
+    """A network as a session's argument, built once for all its rows."""
 
     def __init__(self, network: Network) -> None:
         model = network.build()
@@ -175,9 +173,9 @@ class Model:
         self._content: bytes = model.SerializeToString()
 
     def rows(self, target: str, found: Mapping[tuple[str, int], Choices] | None = None) -> Iterator[Row]:
-        """The network's rows on a target. Raises what a session raises for a model that can't be planned.
+        """The network's rows on a target. Raises the session's error for a model that can't be planned.
 
-        ``found``: by dtype and batch what a search has found before; where it is given nothing is searched for.
+        ``found``: the choices of an earlier search, by dtype and batch; if given, no search runs.
         """
         name = self.network.name
         session = InferenceSession(self._content, target=target, backend="simulator", cache=False, effort=1)

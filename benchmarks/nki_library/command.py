@@ -75,7 +75,7 @@ def _run(families: Sequence[str], asked: argparse.Namespace) -> list[Result]:
 
 
 def document(results: Sequence[Result]) -> dict[str, Any]:
-    """The results as JSON: counts by family, and every failure with its reason, which is null where none is known."""
+    """The results as JSON: counts by family, and every failure with its reason, null if unknown."""
     rows = [_counts(result) | {"failures": [asdict(f) for f in result.failures]} for result in results]
     return {"schema_version": _SCHEMA_VERSION, "commit": COMMIT, "families": rows, "total": _counts(total(results))}
 

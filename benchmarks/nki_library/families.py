@@ -1,4 +1,4 @@
-"""Which of nki-library's tests are run, and which of them are known to fail, each with the evidence."""
+"""The nki-library tests to run, and their known failures, each with the evidence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SLOW = "test_attn_tkg_slow"
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """Tests of a family that fail for a reason: their ids match ``tests``, what they say matches ``says``."""
+    """A family's tests that fail for a known reason: ids match ``tests``, error messages match ``says``."""
 
     family: str
     tests: str
@@ -77,5 +77,5 @@ KNOWN: tuple[KnownFailure, ...] = (
 
 
 def reason(family: str, test: str, message: str) -> str | None:
-    """Why a test is known to fail so; None where it is not."""
+    """The known reason for a failure; None if unknown."""
     return next((known.why for known in KNOWN if known.explains(family, test, message)), None)

@@ -1,4 +1,4 @@
-"""Run the library's tests under its own harness, and count what comes of them."""
+"""Run the library's tests under its own harness, and count the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HASH = "0"
 
 @dataclass(frozen=True)
 class Failure:
-    """A test that failed, what it said (the first line), and why it is known to, if it is."""
+    """A failed test, the first line of its error, and the known reason, if any."""
 
     test: str
     message: str
@@ -32,7 +32,7 @@ class Failure:
 
 @dataclass
 class Result:
-    """How many tests of a family passed and were skipped, and the failures."""
+    """The numbers of passed and skipped tests of a family, and the failures."""
 
     family: str
     passed: int = 0
@@ -50,7 +50,7 @@ class Result:
 
 
 def require() -> None:
-    """OptionError where a package is missing that the library's tests compute with."""
+    """Raise OptionError if a package is missing that the library's tests compute with."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         packages = " ".join("pytest-xdist" if name == "xdist" else name for name in missing)
@@ -87,14 +87,15 @@ def run_family(
 
 
 def _selection(select: str | None, *, slow: bool) -> list[str]:
-    """pytest's -k for the tests that are asked for."""
+    """pytest's -k for the requested tests."""
     wanted = [f"({select})"] if select else []
     wanted += [] if slow else [f"not {SLOW}"]
     return ["-k", " and ".join(wanted)] if wanted else []
 
 
 def _environment(library: Path, *, capacity: bool) -> dict[str, str]:
-    """The seeds that make the library choose the same shapes each time, and where it finds itself and us."""
+    """The environment for the tests: seeds that make the library choose the same shapes each time, and both import
+    paths."""
     return os.environ | {
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(library / "src"))),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -107,7 +108,7 @@ def _environment(library: Path, *, capacity: bool) -> dict[str, str]:
 
 
 def read_report(report: Path, family: str) -> Result:
-    """The counts of a JUnit report. A skipped test is no failure; one that could not be set up is."""
+    """The counts in a JUnit report. A skipped test is no failure; one whose setup failed is."""
     result = Result(family)
     for case in ElementTree.parse(report).iter("testcase"):
         problem = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
@@ -140,7 +141,7 @@ def total(results: Iterable[Result]) -> Result:
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """The families that were asked for; all where none was."""
+    """The requested families, or all."""
     unknown = [name for name in names if name not in FAMILIES]
     if unknown:
         raise OptionError(f"there is no family {unknown[0]!r}", hint=f"there are {', '.join(FAMILIES)}")

@@ -1,4 +1,4 @@
-"""The library's source: a clone at the commit that ``families.py`` names."""
+"""The library's source: a clone at the commit in ``families.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trnrt.errors import OptionError
 
 
 def check_out(source: str | None, folder: Path) -> Path:
-    """Clone the library, from ``source`` (a clone or a bare mirror) where there is one, and go to its commit.
+    """Clone the library, from ``source`` (a clone or a bare mirror) if given, and check out its commit.
 
     Raises:
         OptionError: if it can't be cloned, or has not that commit.

@@ -1,7 +1,7 @@
-"""A pytest plugin with stand-ins for the modules that nki-library's tests import and its repository does not have.
+"""A pytest plugin with stand-ins for modules that nki-library's tests import but its repository lacks.
 
-Its harness has a mode for a CPU simulator, which this plugin answers with trnrt's. All else that it imports at the top
-is for remote hosts, S3 and dashboards: no test of ``families.py`` calls it, and a call of it is an error.
+Its harness has a mode for a CPU simulator, for which this plugin provides trnrt's. All other such imports serve remote
+hosts, S3 and dashboards: no test of ``families.py`` calls them, and a call is an error.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.sim.lang.packed import LEFT_OUT
 
 CAPACITY_VARIABLE = "TRNRT_NKI_LIBRARY_CAPACITY"  # 0: kernels needn't fit SBUF
-# What the library calls the generations of NeuronCores, in the variable by which it asks for one.
+# The library's names for the generations of NeuronCores, for the variable that selects one.
 _TARGETS = {"gen2": "trn1", "gen3": "trn2", "gen4": "trn3"}
-# Packages for what no simulated test does. Where they are installed the stand-ins keep out of the way.
+# Packages that no simulated test uses. If one is installed, there is no stand-in for it.
 _UNUSED = (
     "attr",
     "aws_embedded_metrics.logger.metrics_context",
@@ -40,7 +40,7 @@ _UNUSED = (
 )
 
 
-# Modules of the library's own, which its repository leaves out.
+# Modules of the library that its repository leaves out.
 _NOT_SHIPPED = (
     "test.utils.perf_analysis_private",
     "test.utils.scripts",
@@ -49,7 +49,7 @@ _NOT_SHIPPED = (
 
 
 class _Unused(ModuleType):
-    """A module that is imported, and whose names are classes nobody may make anything of."""
+    """An importable module whose names are classes that raise when instantiated."""
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
@@ -64,7 +64,7 @@ def _refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _module(name: str, contents: dict[str, Any] | None = None) -> ModuleType:
-    """Put a module into ``sys.modules`` and into its package, which is made where it is missing."""
+    """Add a module to ``sys.modules`` and to its package, which is created if missing."""
     parent, _, own = name.rpartition(".")
     if parent and parent not in sys.modules:
         _module(parent)
@@ -83,18 +83,18 @@ def static_cast(array: Any, dtype: Any) -> Any:
 
 
 def is_float_type(dtype: Any) -> bool:
-    """Whether ``dtype`` is a floating-point dtype."""
+    """True if ``dtype`` is a floating-point dtype."""
     return as_dtype(dtype).is_float
 
 
 def cpu_simulate(kernel: Any) -> Any:
-    """``cpu_simulate(kernel)[cores](**arguments)``, on the target that the harness put into the environment."""
+    """``cpu_simulate(kernel)[cores](**arguments)``, on the target that the harness sets in the environment."""
     capacity = os.environ.get(CAPACITY_VARIABLE, "1") != "0"
     return simulate(kernel, target=_TARGETS[os.environ["NKI_NC_VERSION"]], capacity=capacity)
 
 
 def _install_simulator() -> None:
-    """The simulator as ``nki``, and under the names by which the harness asks for AWS's own."""
+    """Install the simulator as ``nki``, and under the names by which the harness imports AWS's own."""
     os.environ["TRNRT_NKI"] = "simulator"
     install()
     nki = sys.modules["nki"]
@@ -128,7 +128,7 @@ _install_others()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Their harness renames the outputs of a compiled kernel; a simulated one has none."""
+    """Turn off the harness's renaming of a compiled kernel's outputs; a simulated one has none."""
     from test.utils.test_orchestrator import Orchestrator  # type: ignore[import-not-found]
 
     Orchestrator._compiled_kernel = None

@@ -1,1 +1,1 @@
-"""What the server adds to a session, under load and when it is stopped or loses a worker."""
+"""The server's overhead over a session, under load, during a shutdown, and when a worker dies."""

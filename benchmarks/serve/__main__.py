@@ -1,4 +1,4 @@
-"""``python -m benchmarks.serve``: measure the server under load, in a shutdown and without one of its workers."""
+"""``python -m benchmarks.serve``: measure the server under load, during a shutdown and without one of its workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A load generator in a process of its own whose requests come when they are due, as in a Poisson stream.
+"""A load generator in its own process, whose requests arrive as a Poisson stream.
 
 ``python -m benchmarks.serve.arrivals SPEC FILE``: SPEC is a ``Stream`` as JSON; the ``Seen`` are written to FILE.
 """
@@ -26,12 +26,12 @@ Array = NDArray[np.float64]
 
 _POLL_S = 0.001
 PATIENCE_S = 10.0
-"""How long the last answers may take."""
+"""The longest wait for the last answers."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One row after the other for a model, ``rate`` a second on average, on connections that are kept."""
+    """A stream of single rows to a model, ``rate`` per second on average, over keep-alive connections."""
 
     port: int
     model: str
@@ -44,14 +44,14 @@ class Stream:
 
     @property
     def moments(self) -> Array:
-        """When they are due, seconds. (count,)"""
+        """The times at which requests are due, seconds. (count,)"""
         return np.cumsum(np.random.default_rng(self.seed).exponential(1 / self.rate, self.count))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Of each request: when it was due, sent and answered, seconds; the rows of its batch, and the batch's time in ms
-    as the server says it."""
+    """For each request: when it was due, sent and answered, seconds; the rows of its batch, and the batch's time in ms
+    as reported by the server."""
 
     due: Array
     sent: Array
@@ -60,18 +60,18 @@ class Seen:
     compute_ms: Array
 
     def write(self, path: Path) -> None:
-        """Into a file that ``read`` takes."""
+        """Write a file for ``read``."""
         np.savez(path, **vars(self))
 
     @staticmethod
     def read(path: Path) -> Seen:
-        """What ``write`` wrote."""
+        """Read the output of ``write``."""
         with np.load(path) as held:
             return Seen(**held)
 
 
 async def send(stream: Stream) -> Seen:
-    """Send them all; RuntimeError for what is not answered with 200."""
+    """Send all requests; raises RuntimeError for an answer other than 200."""
     loop, free = asyncio.get_running_loop(), list[Connection]()
     content, _ = request(stream.port, stream.model, tuple(stream.shape), binary=stream.binary)
     sent, answered = np.full(stream.count, np.nan), np.full(stream.count, np.nan)
@@ -96,7 +96,7 @@ async def send(stream: Stream) -> Seen:
         while not free:
             await asyncio.sleep(_POLL_S)
         sent[index] = time.monotonic()
-        free.pop(0).send(content, index)  # all are used alike, as those of many clients are
+        free.pop(0).send(content, index)  # use all connections alike, as many clients would
     end = time.monotonic() + PATIENCE_S
     while len(answers) < stream.count and time.monotonic() < end:
         await asyncio.sleep(_POLL_S)
@@ -110,22 +110,23 @@ async def send(stream: Stream) -> Seen:
 
 
 def _parameters(answer: Answer) -> dict[str, Any]:
-    """What the server says of how it came to an answer."""
+    """The server's details on how an answer was computed."""
     length = answer.header(HEADER_LENGTH.lower())
     told: dict[str, Any] = json.loads(answer.body if length is None else answer.body[: int(length)])["parameters"]
     return told
 
 
 def as_json(stream: Stream) -> str:
-    """The stream as ``main`` takes it."""
+    """The stream as JSON for ``main``."""
     return json.dumps(asdict(stream))
 
 
 def main(arguments: list[str]) -> None:
-    """Send the stream that the first argument describes, and write what was seen to the second."""
-    gc.disable()  # it lives for seconds, and a pause of its own would be counted as the server's
+    """Send the stream in the first argument, and write the results to the second."""
+    gc.disable()  # the process lives for seconds, and its GC pauses would count as the server's
     exact_sleeps()
-    # select() takes microseconds; epoll, which the other loops wait by, whole milliseconds, in which several are due.
+    # select() has a resolution of microseconds; epoll, the default of other loops, of milliseconds, in which several
+    # requests are due.
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
         runner.run(send(Stream(**json.loads(arguments[0])))).write(Path(arguments[1]))
 

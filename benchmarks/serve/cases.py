@@ -1,7 +1,7 @@
-"""The cases of a server: throughput, added latency, memory, and what clients see of overload, shutdown and a crash.
+"""The cases of a server: throughput, added latency, memory, and the clients' view of overload, shutdown and a crash.
 
-A case is a function from ``Bench`` to rows. The load generator, the server and whoever probes it share the machine's
-cores, so every figure is less than a client on another machine would see.
+A case is a function from ``Bench`` to rows. The load generator, the server and its probes share the machine's cores, so
+a client on another machine would see higher figures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from trnrt.errors import OptionError
 from trnrt.session import InferenceSession
 
 CLIENTS = 64
-THROUGHPUT = 60.0  # % of the smaller of the session's and the instant model's
+THROUGHPUT = 60.0  # % of the smaller of two rates: the session's and the instant model's
 MERGED = 4.0  # x the same server without merging
 SLOW_ROW_MS = 5.0
 ADDED_MS = (3.0, 10.0)  # the median, and the 99th percentile
@@ -40,13 +40,13 @@ GOES_ON_S = 1.0
 
 INSTANT = ("benchmarks.serve.instant",)
 _DONE = (Verdict.RIGHT, Verdict.REJECTED)
-_SETTLED_S = 0.3  # until 64 new connections are made and have sent their first requests
-_DYING_S = 0.1  # until a killed process is gone, with its connections
+_SETTLED_S = 0.3  # until 64 new connections have sent their first requests
+_DYING_S = 0.1  # until a killed process and its connections are gone
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long a load lasts, and how often each is measured. The bars hold for the sizes given here."""
+    """The duration of a load, and the number of measurements. The bars hold for the sizes given here."""
 
     seconds: float = 3.0
     rounds: int = 3
@@ -60,18 +60,18 @@ QUICK = Effort(seconds=1.0, rounds=1, flood=4_000, stops=1)
 
 @dataclass(frozen=True)
 class Bench:
-    """Where models, examples and compiled kernels are kept while the benchmark lasts."""
+    """The folder of models, examples and compiled kernels during the benchmark."""
 
     folder: Path
     effort: Effort
 
     @property
     def cache(self) -> Path:
-        """Compiled models, for all servers."""
+        """The folder of compiled models, for all servers."""
         return self.folder / "cache"
 
     def session(self, sample: Sample, rows: int, repeats: int = 60) -> float:
-        """Median seconds of a session in this process for so many rows."""
+        """Median seconds of a session in this process for a batch of ``rows``."""
         session = InferenceSession(sample.model, backend="simulator", cache_dir=self.cache)
         with np.load(sample.examples) as held:
             feeds = {sample.input: held["rows"][:rows]}
@@ -79,7 +79,7 @@ class Bench:
 
 
 def usual(bench: Bench) -> list[Row]:
-    """A server with two small models: idle, with one client, with 64, and with more than it can answer."""
+    """A server with two small models: idle, with one client, with 64, and overloaded."""
     digits, other = samples.digits(bench.folder), samples.digits(bench.folder, "digits_ffnn")
     still = samples.instant(bench.folder)
     with ExitStack() as stack:
@@ -95,7 +95,7 @@ def usual(bench: Bench) -> list[Row]:
 
 
 def _measure_overhead(bench: Bench, server: Server, sample: Sample) -> list[Row]:
-    """What a lone client waits for beyond the session's own time."""
+    """A lone client's latency beyond the session's own time."""
     drive(server, sample, clients=1, seconds=0.5)
     ledger = drive(server, sample, clients=1, seconds=bench.effort.seconds)
     _require_right(ledger)
@@ -109,7 +109,7 @@ def _measure_overhead(bench: Bench, server: Server, sample: Sample) -> list[Row]
 
 
 def _throughput(bench: Bench, served: tuple[Server, Sample], still: tuple[Server, Sample]) -> tuple[float, list[Row]]:
-    """Requests a second, and their share of what a session, or a server without one, would do."""
+    """Requests per second, and their share of a session's rate, or that of a server without one."""
     ours, instant = _rates(bench, served, still)
     own = CLIENTS / bench.session(served[1], CLIENTS)
     name = f"{served[1].name}, {CLIENTS} clients"
@@ -121,7 +121,7 @@ def _throughput(bench: Bench, served: tuple[Server, Sample], still: tuple[Server
 
 
 def _rates(bench: Bench, *served: tuple[Server, Sample]) -> list[float]:
-    """The median requests a second of each server, loaded in turns."""
+    """The median requests per second of each server, loaded in turns."""
     rates: list[list[float]] = [[] for _ in served]
     for server, sample in served:
         drive(server, sample, clients=CLIENTS, seconds=0.5)
@@ -134,13 +134,13 @@ def _rates(bench: Bench, *served: tuple[Server, Sample]) -> list[float]:
 
 
 def _require_right(ledger: Ledger) -> None:
-    """RuntimeError unless every request of a load that the server can bear was answered, and rightly."""
+    """Raise RuntimeError unless every request of a sustainable load got the right answer."""
     if ledger.count(Verdict.RIGHT) != len(ledger.verdict) or not len(ledger.verdict):
         raise RuntimeError(f"not every request was answered: {ledger.told()}")
 
 
 def _measure_probes(bench: Bench, server: Server, sample: Sample) -> list[Row]:
-    """How long health and metrics take, each on a new connection, while 64 clients keep the server busy."""
+    """The latency of health and metrics, each on a new connection, while 64 clients keep the server busy."""
     with loading(server, sample, clients=CLIENTS, seconds=bench.effort.seconds + 1) as driver:
         time.sleep(_SETTLED_S)
         taken = probe(server, bench.effort.seconds)
@@ -174,7 +174,7 @@ def flood(server: Server, sample: Sample, requests: int, rate: float, connection
 
 
 def growth(ledger: Ledger, seen: list[tuple[float, int]]) -> float:
-    """Bytes that memory grew by from the middle request to the end; the median of the samples near each."""
+    """The growth of memory from the middle request to the end, in bytes; the median of the samples near each."""
     middle = float(ledger.sent[len(ledger.sent) // 2])
     before = [size for moment, size in seen if moment <= middle][-5:]
     after = [size for _, size in seen][-5:]
@@ -182,7 +182,7 @@ def growth(ledger: Ledger, seen: list[tuple[float, int]]) -> float:
 
 
 def merging(bench: Bench) -> list[Row]:
-    """A model of 5 ms a row: how much the merging of requests brings."""
+    """The gain from merging requests, for a model that takes 5 ms per row."""
     deep = samples.deep(bench.folder)
     own = bench.session(deep, 1, repeats=20)
     with ExitStack() as stack:
@@ -197,7 +197,7 @@ def merging(bench: Bench) -> list[Row]:
 
 
 def measure_shutdown(bench: Bench) -> list[Row]:
-    """SIGTERM while 64 clients wait for answers, some times."""
+    """SIGTERM while 64 clients wait for answers, several times."""
     digits = samples.digits(bench.folder)
     unanswered, codes, told = 0, [], []
     for _ in range(bench.effort.stops):
@@ -214,7 +214,8 @@ def measure_shutdown(bench: Bench) -> list[Row]:
 
 
 def terminate_loaded(server: Server, sample: Sample, after_s: float = 0.7) -> tuple[Ledger, float, int]:
-    """Load a server, and stop it meanwhile: what became of the requests, the moment of the signal, its exit code."""
+    """Load a server, and stop it meanwhile; returns the fate of the requests, the moment of the signal, its exit
+    code."""
     with loading(server, sample, clients=CLIENTS, seconds=30.0, patience_s=5.0) as driver:
         time.sleep(after_s)
         moment = time.monotonic()
@@ -239,9 +240,10 @@ def measure_worker_loss(bench: Bench) -> list[Row]:
 
 
 def kill_worker(server: Server, sample: Sample, seconds: float, after_s: float = 0.7) -> tuple[Ledger, float, int]:
-    """Load a server of several workers, and kill the one with the most connections.
+    """Load a server with several workers, and kill the one with the most connections.
 
-    What became of the requests, the moment, and how many sockets that one had, which are not all connections.
+    Returns the fate of the requests, the moment, and the number of sockets of that worker, not all of which are
+    connections.
     """
     with loading(server, sample, clients=CLIENTS, seconds=seconds) as driver:
         time.sleep(after_s)
@@ -252,24 +254,24 @@ def kill_worker(server: Server, sample: Sample, seconds: float, after_s: float =
 
 
 def failures(ledger: Ledger) -> int:
-    """Requests without a right answer: to be refused, too, is one where the server should have room."""
+    """Requests without a right answer, including refused ones where the server should have room."""
     return len(ledger.verdict) - ledger.count(Verdict.RIGHT)
 
 
 def in_flight(ledger: Ledger, moment: float) -> int:
-    """Requests that were sent before this moment, and answered later or never."""
+    """Requests sent before this moment, and answered later or never."""
     return int(((ledger.sent < moment) & ~(ledger.answered < moment)).sum())
 
 
 def silence(ledger: Ledger, moment: float) -> float:
-    """The longest time without a right answer to anybody, from this moment to the last request."""
+    """The longest time in which no client got a right answer, from this moment to the last request."""
     right = np.sort(ledger.answered[(ledger.verdict == Verdict.RIGHT) & (ledger.answered >= moment)])
     moments: list[float] = [moment, *right.tolist(), float(ledger.sent.max())]
     return max(after - before for before, after in pairwise(moments))
 
 
 def require() -> None:
-    """OptionError where the server, or what it is looked at with, is not there."""
+    """Raise OptionError if the server, or a tool to inspect it, is missing."""
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise OptionError("the server is not installed", hint="pip install 'trnrt[serve]'")
     if not Path("/proc/self/status").exists():
@@ -286,5 +288,5 @@ CASES: dict[str, Case] = {
 
 
 def measure(name: str, folder: Path, *, quick: bool) -> list[Row]:
-    """The rows of a case; ``folder`` is kept for the next one."""
+    """The rows of a case; ``folder`` is reused by the next one."""
     return CASES[name](Bench(folder, QUICK if quick else Effort()))

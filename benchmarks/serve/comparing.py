@@ -1,9 +1,9 @@
-"""``python -m benchmarks.serve.comparing [MINUTES]``: what ``trnrt plan`` says of a worker, against a worker.
+"""``python -m benchmarks.serve.comparing [MINUTES]``: compare the predictions of ``trnrt plan`` with a real worker.
 
-The worker is ``trnrt serve`` with a stand-in for the device that waits (``waiting``), and requests come over HTTP from
-a generator in another process (``arrivals``). The model is given the same latency, and what ``hosting`` measures of the
-host in the same run. Server and generator have a processor each. A run that other processes disturbed is made again, as
-long as there is time (``quiet``).
+The worker is ``trnrt serve`` with a waiting stand-in for the device (``waiting``); requests come over HTTP from a
+generator in another process (``arrivals``). The model gets the same latency, and the host's times as ``hosting``
+measures them in the same run. Server and generator have a processor each. A run disturbed by other processes is
+repeated, as long as there is time (``quiet``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Array = NDArray[np.float64]
 
 DEVICE_US = (200.0, 2_000.0, 10_000.0)
 SHARES = (0.2, 0.4, 0.6, 0.8)
-"""Of the rate that the plan says a worker carries."""
+"""As shares of the rate that the plan predicts for a worker."""
 ROUNDS = 5
 SECONDS = 2.0
 MINUTES = 30.0
@@ -61,13 +61,13 @@ class Point:
 
     @property
     def binary(self) -> bool:
-        """Whether its rows are sent as binary tensors."""
+        """True if its rows are sent as binary tensors."""
         return self.shape != hosting.SHAPES[0]
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What requests saw: microseconds; requests of a batch; microseconds of the host's CPU a request."""
+    """What clients observe: latency in microseconds, requests per batch, microseconds of the host's CPU per request."""
 
     p50_us: float
     p99_us: float
@@ -78,9 +78,9 @@ class Figures:
 
 @dataclass(frozen=True)
 class Run:
-    """A run, and the same arrivals played through by the model.
+    """A run, and the model's simulation of the same arrivals.
 
-    ``late_us``: the 99th percentile of how late the generator sent; ``device_us``: the median of what batches took.
+    ``late_us``: the 99th percentile of the generator's delays; ``device_us``: the median time of a batch.
     """
 
     measured: Figures
@@ -91,7 +91,7 @@ class Run:
 
 @dataclass
 class Compared:
-    """The undisturbed runs of a point, what others took of the machine in each, and how many were thrown away."""
+    """The undisturbed runs of a point, the CPU that others used during each, and the number of discarded runs."""
 
     point: Point
     runs: list[Run]
@@ -100,13 +100,13 @@ class Compared:
 
 
 def served(shape: tuple[int, ...], device_us: float) -> Served:
-    """What the plan would know of the stand-in: every bucket takes as long."""
+    """The stand-in as the plan sees it: every bucket takes the same time."""
     size = math.prod(shape) * 4
     return Served({DEFAULT_MOST: device_us}, size, size, 4 * _OUTPUTS, mergeable=True)
 
 
 def points(host: Host) -> Iterator[Point]:
-    """All that is compared; the rates depend on the host."""
+    """All compared points; the rates depend on the host."""
     for shape in hosting.SHAPES:
         for device_us in DEVICE_US:
             worker = served(shape, device_us).worker(DEFAULT_MOST, 1, host)
@@ -115,7 +115,7 @@ def points(host: Host) -> Iterator[Point]:
 
 
 def planned(point: Point, host: Host) -> Figures:
-    """What ``trnrt plan`` says."""
+    """The prediction of ``trnrt plan``."""
     found = wait(point.worker, point.rate, stream(samples=FINAL_SAMPLES))
     cpu = served(point.shape, point.device_us).cpu_us(1, found.batch, host) + found.cold_us
     return Figures(found.p50_us, found.p99_us, found.batch, cpu, point.rate)
@@ -156,7 +156,7 @@ def _quantiles(latencies: Array) -> tuple[float, float]:
 
 
 def _pin(pid: int, number: int) -> None:
-    """All threads of a process on one processor, where there are enough."""
+    """Pin all threads of a process to one processor, if there are enough."""
     known = sorted(os.sched_getaffinity(0))
     if len(known) > 1:
         for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -164,8 +164,8 @@ def _pin(pid: int, number: int) -> None:
 
 
 def compared(host: Host, folder: Path, deadline: float) -> list[Compared]:
-    """Every point ``ROUNDS`` times, in turns, so that whatever goes on for a while meets all of them; fewer times where
-    the deadline (monotonic seconds) comes before that."""
+    """Run every point ``ROUNDS`` times, in turns, so that a lasting disturbance affects all of them; fewer times if the
+    deadline (monotonic seconds) comes first."""
     found = [Compared(point, [], []) for point in points(host)]
     with ExitStack() as stack:
         servers = {
@@ -197,8 +197,8 @@ HEAD = "device us  row           req/s            p50 ms   p99 ms  batch  cpu us
 
 
 def lines(one: Compared, host: Host) -> Iterator[str]:
-    """Of a point: what was measured, what the model makes of the very arrivals (medians, and least and most p99), and
-    what the plan says."""
+    """The lines for a point: the measurements, the model's figures for the same arrivals (medians, and least and most
+    p99), and the plan's prediction."""
     point, runs = one.point, one.runs
     head = f"{point.device_us:9,.0f}  {'x'.join(map(str, point.shape)):9}  {point.rate:8,.0f}  "
     if not runs:
@@ -220,7 +220,7 @@ def _figures_text(name: str, figures: Sequence[Figures]) -> str:
 
 
 def _host(deadline: float) -> Host | None:
-    """The host's times, each measured undisturbed; None where that was not possible."""
+    """The host's times, each measured undisturbed; None if that was not possible."""
 
     def take(server: Server, measure: Callable[[], Spent]) -> Spent:
         took = undisturbed(measure, deadline, server.process.pid)
@@ -237,7 +237,7 @@ def _host(deadline: float) -> Host | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure the host, compare, and print; 1 where others never left the machine alone."""
+    """Measure the host, compare, and print; 1 if others never left the machine alone."""
     deadline = time.monotonic() + 60 * (float(arguments[0]) if arguments else MINUTES)
     host = _host(deadline)
     if host is None:

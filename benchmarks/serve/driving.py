@@ -1,4 +1,4 @@
-"""Starts the load generator against a server, and looks at the server while it runs."""
+"""Start the load generator against a server, and inspect the server while it runs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _SAMPLE_S = 0.02
 
 @dataclass(frozen=True)
 class Driver:
-    """A load generator that has begun."""
+    """A running load generator."""
 
     process: subprocess.Popen[bytes]
     load: Load
     file: Path
 
     def ledger(self) -> Ledger:
-        """What became of its requests, when it is done."""
+        """The outcome of its requests, once it is done."""
         limit = self.load.seconds + 2 * self.load.patience_s + 30
         if self.process.wait(limit):
             raise RuntimeError(f"the load generator ended with {self.process.returncode}")
@@ -41,7 +41,7 @@ class Driver:
 
 @contextmanager
 def loading(server: Server, sample: Sample, **how: Any) -> Iterator[Driver]:
-    """A load generator in a process of its own that has begun; ``how`` are fields of its ``Load``."""
+    """A running load generator in its own process; ``how`` are fields of its ``Load``."""
     load = Load(server.port, sample.name, sample.input, sample.output, str(sample.examples), **how)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ledger.npz"
@@ -49,7 +49,7 @@ def loading(server: Server, sample: Sample, **how: Any) -> Iterator[Driver]:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
-            process.stdout.readline()  # empty where it failed, which ``ledger`` tells
+            process.stdout.readline()  # empty if it failed, which ``ledger`` reports
             yield Driver(process, load, file)
         finally:
             end(process)
@@ -58,14 +58,14 @@ def loading(server: Server, sample: Sample, **how: Any) -> Iterator[Driver]:
 
 
 def drive(server: Server, sample: Sample, **how: Any) -> Ledger:
-    """Send a load, and wait for its end."""
+    """Send a load, and wait until it is done."""
     with loading(server, sample, **how) as driver:
         return driver.ledger()
 
 
 @contextmanager
 def watching_memory(server: Server) -> Iterator[list[tuple[float, int]]]:
-    """Moments with the bytes that the server had in memory then, while the context lasts."""
+    """(moment, bytes of the server's memory), sampled while the context lasts."""
     seen: list[tuple[float, int]] = []
     done = threading.Event()
 
@@ -83,7 +83,7 @@ def watching_memory(server: Server) -> Iterator[list[tuple[float, int]]]:
 
 
 def probe(server: Server, seconds: float) -> dict[str, list[float]]:
-    """Seconds that each of ``PROBED`` took, asked in turn for so long, each on a connection of its own."""
+    """Seconds per answer of each of ``PROBED``, asked in turn for ``seconds``, each on its own connection."""
     taken: dict[str, list[float]] = {path: [] for path in PROBED}
     end_at = time.monotonic() + seconds
     while time.monotonic() < end_at:

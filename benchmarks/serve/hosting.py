@@ -1,9 +1,9 @@
-"""``python -m benchmarks.serve.hosting``: what the host spends on a request, for ``trnrt plan``.
+"""``python -m benchmarks.serve.hosting``: measure the host's cost of a request, for ``trnrt plan``.
 
-CPU time of the server's process, all its threads, with models that answer at once: of a lone client, whose requests
-are batches of their own, and of 64, whose requests are merged; and of a lone one that pauses after each answer. Rows
-come as JSON and as binary tensors, small and large. The CPU time is nearly the same whatever else the machine does, as
-a rate is not.
+The cost is the CPU time of the server's process, all its threads, with models that answer at once: for a lone client,
+whose requests are batches of their own, for 64 clients, whose requests are merged, and for a lone one that pauses after
+each answer. Rows come as JSON and as binary tensors, small and large. Unlike a rate, CPU time is nearly the same
+whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SHAPES: tuple[tuple[int, ...], ...] = ((1, 8, 8), (3, 224, 224))
 CLIENTS = (1, 64)
 SECONDS = 2.0
 REQUESTS = 150
-"""Requests that are measured of each kind, however long that takes."""
+"""The least requests measured of each kind, however long that takes."""
 PAUSES = (0.004, 0.04)
-"""Seconds: one in which a server cools down by about half, and one after which it is cold."""
+"""Pauses in seconds: after the first a server has cooled down by about half, after the second it is cold."""
 SETTLED_S = 0.5
 _LEAST = 0.05
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -42,7 +42,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 
 @dataclass(frozen=True)
 class Spent:
-    """CPU microseconds of a request, its bytes, and how it was sent: by how many clients, after which pause (s)."""
+    """CPU microseconds of a request, its bytes, and how it was sent: the number of clients, and their pause (s)."""
 
     body: int
     binary: bool
@@ -68,8 +68,8 @@ def request(port: int, model: str, shape: tuple[int, ...], *, binary: bool) -> t
 
 
 async def answered(port: int, content: bytes, clients: int, seconds: float, least: int = 1, pause: float = 0.0) -> int:
-    """Send it over and over on so many connections, each time after a pause, for so long and so often at least; how
-    many answers came. RuntimeError for any that is not 200."""
+    """Send a request repeatedly on ``clients`` connections, with a pause each time, for at least ``seconds`` and
+    ``least`` requests; returns the number of answers. Raises RuntimeError for any other than 200."""
     loop, count, end = asyncio.get_running_loop(), 0, time.monotonic() + seconds
     over, wrong = asyncio.Event(), set[int]()
 
@@ -103,7 +103,7 @@ async def answered(port: int, content: bytes, clients: int, seconds: float, leas
 def spent(
     server: Server, model: str, shape: tuple[int, ...], clients: int, *, binary: bool, pause: float = 0.0
 ) -> Spent:
-    """The CPU time of a request, with so many clients that pause so many seconds after each answer."""
+    """The CPU time of a request, with ``clients`` that pause ``pause`` seconds after each answer."""
     content, body = request(server.port, model, shape, binary=binary)
     asyncio.run(answered(server.port, content, clients, SETTLED_S))
     before = cpu_seconds(server.process.pid)
@@ -113,7 +113,7 @@ def spent(
 
 @dataclass(frozen=True)
 class Kind:
-    """Rows of a shape, as JSON or binary, from so many clients that pause so long (s)."""
+    """Rows of a shape, as JSON or binary, from ``clients`` with a pause (s)."""
 
     shape: tuple[int, ...]
     binary: bool
@@ -121,13 +121,13 @@ class Kind:
     pause: float = 0.0
 
 
-# Large rows only in binary, as JSON of them is nobody's choice.
+# Large rows only in binary: nobody would send them as JSON.
 KINDS = [Kind(SHAPES[n], binary, clients) for n, binary in ((0, False), (0, True), (1, True)) for clients in CLIENTS]
 KINDS += [Kind(SHAPES[0], False, 1, pause) for pause in PAUSES]
 
 
 def measured(take: Callable[[Server, Callable[[], Spent]], Spent] = lambda _, measure: measure()) -> Iterator[Spent]:
-    """The CPU time of each kind of request; ``take`` decides when, and how often, a server is measured."""
+    """The CPU time of each kind of request; ``take`` decides when and how often to measure a server."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         servers = {shape: stack.enter_context(_instant(folder, shape)) for shape in SHAPES}
@@ -142,13 +142,13 @@ def _instant(folder: Path, shape: tuple[int, ...]) -> AbstractContextManager[Ser
 
 
 def told(found: Sequence[Spent]) -> dict[str, float]:
-    """What all that is ``measured`` says of ``trnrt/capacity/assumptions.toml``."""
+    """The values for ``trnrt/capacity/assumptions.toml`` that follow from the measurements."""
     alone, merged, alone_small, small, alone_large, merged_large, cooled, cold = (one.microseconds for one in found)
     size = math.prod(SHAPES[1]) * 4 / 1e6
     read = (alone_large - alone_small) / size
     merging = (merged_large - small) / size - read
     cold_us = max(1.0, cold - alone)
-    # The share of it that there is after the shorter pause says how fast a server cools down.
+    # The share that is left after the shorter pause tells how fast a server cools down.
     share = min(max((cooled - alone) / cold_us, _LEAST), 1 - _LEAST)
     return {
         "request_us": merged,
@@ -161,7 +161,7 @@ def told(found: Sequence[Spent]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a line for each, and what they say."""
+    """Print a line for each, and the resulting values."""
     found = []
     for one in measured():
         sys.stdout.write(f"{one}\n")

@@ -1,6 +1,6 @@
-"""What became of every request of a load: who was answered, when, and whether with the right numbers.
+"""The ledger of a load's requests: who got an answer, when, and whether its numbers were right.
 
-An answer is judged when the load is over, by what the client knew beforehand: the request's id, and the numbers that
+Answers are judged after the load, by what the client knew beforehand: the request's id, and the numbers that
 onnxruntime gives for its row.
 """
 
@@ -22,19 +22,19 @@ from benchmarks.serve.wire import Answer
 Array = NDArray[Any]
 
 TOLERANCE = 2e-4
-"""The most that an output may be off, of the largest number of its row: float32, summed in another order."""
+"""The allowed error of an output, relative to the largest number of its row: float32, summed in another order."""
 
 
 class Verdict(IntEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     RIGHT = 0
     WRONG_NUMBERS = 1
     WRONG_ID = 2
     UNREADABLE = 3
-    """Neither the protocol's answer nor its error."""
+    """Neither an answer nor an error of the protocol."""
     REJECTED = 4
-    """A 503, or a 429 that says when to come back, with the protocol's error."""
+    """A 503, or a 429 with a time to retry, with the protocol's error."""
     ERROR = 5
     """Any other status, with the protocol's error."""
     CUT = 6
@@ -44,13 +44,13 @@ class Verdict(IntEnum):
 
 
 def id_of(index: int) -> str:
-    """The id of a load's ``index``-th request, always as long, so that every request is."""
+    """The id of a load's ``index``-th request, of fixed length, so that all requests have the same length."""
     return f"load-{index:08d}"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the answers to one row must be: its model, its output, its numbers."""
+    """The expected answers to one row: model, output, numbers."""
 
     model: str
     output: str
@@ -58,7 +58,7 @@ class Expected:
 
 
 def judge(answer: Answer, request_id: str, expected: Expected) -> Verdict:
-    """What an answer to this request is worth."""
+    """The verdict on an answer to this request."""
     try:
         document = json.loads(answer.body)
     except ValueError:
@@ -90,10 +90,10 @@ def _judge_numbers(document: dict[str, Any], expected: Expected) -> Verdict:
 
 @dataclass(frozen=True)
 class Ledger:
-    """One line a request, in the order sent: times on the machine's monotonic clock, NaN where nothing came.
+    """One line per request, in the order sent: times on the machine's monotonic clock, NaN for no answer.
 
-    ``duplicated``: answers beyond the first with an id; ``unasked``: those that came when nothing was asked.
-    ``refused``: connections that could not be made.
+    ``duplicated``: further answers with the same id; ``unasked``: answers without a pending request. ``refused``:
+    connections that could not be made.
     """
 
     sent: Array
@@ -105,19 +105,19 @@ class Ledger:
     refused: int = 0
 
     def write(self, path: Path) -> None:
-        """Into a file that ``read`` takes."""
+        """Write a file for ``read``."""
         arrays: dict[str, Any] = vars(self)
         np.savez(path, **arrays)
 
     @staticmethod
     def read(path: Path) -> Ledger:
-        """What ``write`` wrote."""
+        """Read the output of ``write``."""
         with np.load(path) as held:
             counts = {name: int(held[name]) for name in ("duplicated", "unasked", "refused")}
             return Ledger(held["sent"], held["answered"], held["status"], held["verdict"], **counts)
 
     def count(self, *verdicts: Verdict) -> int:
-        """How many requests became one of these."""
+        """The number of requests with one of these verdicts."""
         return int(np.isin(self.verdict, verdicts).sum())
 
     def told(self) -> str:
@@ -129,13 +129,13 @@ class Ledger:
 
     @property
     def rate(self) -> float:
-        """Right answers a second, between the first answer and the last."""
+        """Right answers per second, between the first answer and the last."""
         right = self.answered[self.verdict == Verdict.RIGHT]
         return (len(right) - 1) / float(right.max() - right.min()) if len(right) > 1 else 0.0
 
     @property
     def latencies(self) -> Array:
-        """Seconds from sending to the whole answer, of the right ones."""
+        """Seconds from sending to the whole answer, for the right ones."""
         right = self.verdict == Verdict.RIGHT
         found: Array = self.answered[right] - self.sent[right]
         return found
@@ -157,7 +157,7 @@ class Ledger:
 
 
 def quantile(values: Sequence[float] | Array, share: float) -> float:
-    """The smallest value that at least this share of them does not exceed; ValueError where there is none."""
+    """The smallest value that at least this share of them doesn't exceed; ValueError if there are none."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values to take a quantile of")

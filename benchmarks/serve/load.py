@@ -1,10 +1,10 @@
-"""The load generator: a process of its own that sends rows to a server, and writes down what became of them.
+"""The load generator: a process of its own that sends rows to a server, and records the outcomes.
 
-``python -m benchmarks.serve.load SPEC FILE``: SPEC is a ``Load`` as JSON; a line on stdout says that every
-connection is made and the load begins; the ledger is written to FILE when the load is over.
+``python -m benchmarks.serve.load SPEC FILE``: SPEC is a ``Load`` as JSON. A line on stdout says that all connections
+are made and the load begins. The ledger is written to FILE when the load is over.
 
-Without a rate each client sends its next request when the last one is answered. With a rate, requests are sent when
-they are due, on any connection that is free; where none is, they wait, and are sent when one is.
+Without a rate, each client sends its next request after the last answer. With a rate, requests are sent when they are
+due, on any free connection; if none is free, they wait for one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _ID = b"\0ID\0"
 
 @dataclass(frozen=True)
 class Load:
-    """What to send. ``examples``: an .npz file with ``rows`` and, for each, what it is ``expected`` to give.
+    """What to send. ``examples``: an .npz file with ``rows`` and the ``expected`` output of each.
 
-    It ends after so many ``seconds`` or ``requests``, whichever is first, and when no connection can be made any more.
+    It ends after ``seconds`` or ``requests``, whichever comes first, or when no connection can be made any more.
     """
 
     port: int
@@ -49,7 +49,7 @@ class Load:
 
 
 class Requests:
-    """The bytes of a request for each example, but for its id, which is put in when it is sent."""
+    """The bytes of a request for each example, without its id, which is inserted on sending."""
 
     def __init__(self, load: Load) -> None:
         with np.load(load.examples) as held:
@@ -62,7 +62,7 @@ class Requests:
         return id_of(index).encode().join(self._parts[index % len(self._parts)])
 
     def expected_answer(self, index: int) -> Expected:
-        """What the answer to it must be."""
+        """The expected answer to it."""
         return self.expected[index % len(self.expected)]
 
 
@@ -81,7 +81,7 @@ def _request(load: Load, row: Any) -> bytes:
 
 
 class Generator:
-    """Sends a load, and keeps every answer to be judged when it is over."""
+    """Sends a load, and keeps every answer to be judged afterwards."""
 
     def __init__(self, load: Load, requests: Requests) -> None:
         self._load, self._requests = load, requests
@@ -97,7 +97,7 @@ class Generator:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, begun: Callable[[], None]) -> None:
-        """Make the connections, say that it is ``begun``, and send all there is to send."""
+        """Make the connections, report that it has ``begun``, and send the load."""
         await asyncio.gather(*(self._connect(number) for number in range(self._load.clients)))
         if not self._open:
             raise ConnectionError(f"nobody listens on port {self._load.port}")
@@ -111,14 +111,14 @@ class Generator:
         deadline = self._end + self._load.patience_s
         while (self._waiting or self._tasks or self._more()) and time.monotonic() < deadline:
             if not self._open and not self._tasks:
-                break  # nobody listens any more
+                break  # the server no longer listens
             await asyncio.sleep(_POLL_S)
         self._end, self._over = 0.0, True
         for connection in list(self._open):
             connection.close()
 
     def ledger(self) -> Ledger:
-        """What became of every request."""
+        """The outcome of every request."""
         count = len(self._sent)
         answered, status = np.full(count, np.nan), np.zeros(count, np.int16)
         verdict = np.full(count, Verdict.LOST, np.int8)
@@ -178,7 +178,7 @@ class Generator:
         connection.busy = None
         self._waiting -= 1
         if b"onnection: close" in answer.head:
-            return  # it is about to be closed; another takes its place
+            return  # it is about to be closed; another connection takes over
         if self._load.rate is None:
             self._next(connection)
         else:
@@ -187,7 +187,7 @@ class Generator:
     def _lose_connection(self, connection: Connection) -> None:
         self._open.discard(connection)
         if self._over:
-            return  # it was this side that ended it
+            return  # this side ended it
         if connection in self._free:
             self._free.remove(connection)
         if connection.busy is not None:
@@ -203,7 +203,7 @@ class Generator:
 
 
 def main(arguments: list[str]) -> None:
-    """Send the load that the first argument describes, and write its ledger to the second."""
+    """Send the load in the first argument, and write its ledger to the second."""
     load = Load(**json.loads(arguments[0]))
     generator = Generator(load, Requests(load))
 
@@ -211,7 +211,7 @@ def main(arguments: list[str]) -> None:
         sys.stdout.write("begun\n")
         sys.stdout.flush()
 
-    gc.disable()  # it lives for seconds, and a pause of its own would be counted as the server's
+    gc.disable()  # the process lives for seconds, and its GC pauses would count as the server's
     _run(generator.run(announce_start))
     generator.ledger().write(Path(arguments[1]))
 
@@ -226,7 +226,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def as_json(load: Load) -> str:
-    """The load as ``main`` takes it."""
+    """The load as JSON for ``main``."""
     return json.dumps(asdict(load))
 
 

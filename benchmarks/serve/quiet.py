@@ -1,7 +1,7 @@
-"""What other processes take of the machine meanwhile, and waiting until it is little.
+"""Measure the load from other processes, and wait until it is low.
 
-On a machine that others use, a server's figures are those of the scheduler. A measurement looks at what the others took
-while it lasted, which says nothing of its result, and is made again where that was too much.
+On a shared machine, a server's figures are those of the scheduler. A measurement therefore checks the CPU time that
+others took meanwhile, regardless of its own result, and is repeated if that was too much.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 MOST_OTHERS = 0.25
-"""Processors that others may take, on average, while something is measured."""
+"""Processors that others may use, on average, during a measurement."""
 _LOOK_S = 0.25
 _AGAIN_S = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Clock:
-    """A moment, with the seconds of all processors that were busy until then, and those of some processes of ours."""
+    """A moment, with the busy seconds of all processors until then, and those of some processes of ours."""
 
     moment: float
     busy: float
@@ -33,19 +33,19 @@ class Clock:
 
     @staticmethod
     def now(*pids: int) -> Clock:
-        """Now; of these processes, of this one, and of its children that have ended."""
+        """The present clock, with the CPU times of these processes, this one, and its children that have ended."""
         return Clock(time.monotonic(), _busy(), sum(map(cpu_seconds, pids)) + sum(os.times()[:4]))
 
     def others(self, later: Clock) -> float:
-        """Processors that others took from here to there."""
+        """Processors that others used between the two clocks."""
         busy = (later.busy - self.busy) - (later.own - self.own)
         return max(0.0, busy / (later.moment - self.moment))
 
 
 @dataclass(frozen=True)
 class Undisturbed(Generic[T]):
-    """A result (None where there never was one), the processors that ``others`` took meanwhile, and how many tries were
-    thrown away."""
+    """A result (None if there never was one), the processors that ``others`` used meanwhile, and the number of
+    discarded tries."""
 
     result: T | None
     others: float
@@ -53,10 +53,10 @@ class Undisturbed(Generic[T]):
 
 
 def undisturbed(measure: Callable[[], T], deadline: float, *pids: int) -> Undisturbed[T]:
-    """What ``measure`` gives while others take little, and no result where it never did until ``deadline`` (monotonic
-    seconds).
+    """The result of ``measure`` while others use little CPU; no result if that didn't happen until ``deadline``
+    (monotonic seconds).
 
-    ``pids``: processes of ours that work for it, besides this one and those that it ends.
+    ``pids``: further processes of ours that work for it, besides this one and those that it ends.
     """
     thrown_away = 0
     while True:
@@ -81,7 +81,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def _busy() -> float:
-    """Seconds of all processors so far, less those idle or waiting for a disk; proc(5), /proc/stat."""
+    """Busy seconds of all processors so far, without idle and disk-wait time; proc(5), /proc/stat."""
     with Path("/proc/stat").open(encoding="ascii") as file:
         ticks = [int(field) for field in file.readline().split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / _TICKS

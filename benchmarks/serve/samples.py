@@ -1,7 +1,7 @@
-"""The models that the server is measured with, and rows with the numbers that onnxruntime gives for them.
+"""The models to measure the server with, and rows with onnxruntime's outputs for them.
 
 The digits CNN and its neighbour are those of ``models/``. Two are made here: one whose single row takes the simulator
-milliseconds, so that merging rows is what counts, and one that a session answers without computing anything.
+milliseconds, so that merging rows pays off, and one that a session answers without computing anything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DEEP = (64, 256, 200, 10)  # inputs, width, layers, outputs
 
 @dataclass(frozen=True)
 class Sample:
-    """A model's file, and an .npz file with ``rows`` for its input and what they are ``expected`` to give."""
+    """A model's file, and an .npz file with ``rows`` for its input and their ``expected`` outputs."""
 
     model: Path
     input: str
@@ -35,7 +35,7 @@ class Sample:
 
     @property
     def name(self) -> str:
-        """What the server calls it."""
+        """The server's name for it."""
         return self.model.stem
 
 
@@ -47,19 +47,19 @@ def digits(folder: Path, name: str = "digits_cnn") -> Sample:
 
 
 def deep(folder: Path) -> Sample:
-    """Many layers that are small: one row and 64 take about as many instructions, and half of the time is theirs."""
+    """Many small layers: one row and 64 take about as many instructions, and half of the time is theirs."""
     inputs, width, layers, outputs = _DEEP
     sizes = [inputs, *[width] * (layers - 1), outputs]
     generator = np.random.default_rng(0)
     weights = [generator.standard_normal((k, n), np.float32) * np.float32(math.sqrt(2 / k)) for k, n in pairwise(sizes)]
     model = folder / "deep.onnx"
     _write(model, "rows", (inputs,), weights)
-    rows = np.round(generator.standard_normal((ROWS, inputs)) * 16) / 16  # as short in JSON as pixels are
+    rows = np.round(generator.standard_normal((ROWS, inputs)) * 16) / 16  # as short in JSON as pixels
     return _sample(model, rows.astype(np.float32), folder)
 
 
 def instant(folder: Path) -> Sample:
-    """The interface of the digits CNN over weights of zero: what ``benchmarks.serve.instant`` answers is right."""
+    """The digits CNN's interface with zero weights: so the answers of ``benchmarks.serve.instant`` are right."""
     like = digits(folder)
     with np.load(like.examples) as held:
         rows, outputs = held["rows"], held["expected"].shape[1]
@@ -69,7 +69,7 @@ def instant(folder: Path) -> Sample:
 
 
 def zeros(folder: Path, shape: tuple[int, ...], outputs: int = 10) -> Path:
-    """A model of any number of rows of this shape, called ``image``, that gives zeros."""
+    """A model that gives zeros for any number of rows of this shape, in an input called ``image``."""
     path = folder / f"zeros_{math.prod(shape)}.onnx"
     _write(path, "image", shape, [np.zeros((math.prod(shape), outputs), np.float32)])
     return path

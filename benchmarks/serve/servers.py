@@ -1,4 +1,4 @@
-"""A server in a process of its own, as its user would start it, to be loaded, looked at and stopped."""
+"""Start a server in its own process, as a user would, to load, inspect and stop it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _POLL_S = 0.02
 
 
 class ServerFailed(RuntimeError):
-    """The server did not start, or not stop: with the end of what it logged."""
+    """The server did not start, or did not stop; includes the end of its log."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; ``log`` is the file with what it says, and ``stop_s`` how long it may take to end."""
+    """A running server; ``log`` is the file with its output, and ``stop_s`` the longest time that it may take to
+    end."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -36,7 +37,7 @@ class Server:
     stop_s: float = STOP_S
 
     def get(self, path: str, timeout: float = 5.0) -> tuple[int, bytes]:
-        """The status and the body of a GET on a connection of its own; OSError where there is no answer."""
+        """The status and the body of a GET on its own connection; OSError without an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             connection.request("GET", path)
@@ -49,25 +50,25 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """Whether it says that every model is."""
+        """True if it reports every model ready."""
         try:
             return self.get("/v2/health/ready")[0] == 200
         except OSError:
             return False
 
     def workers(self) -> list[int]:
-        """The ids of the processes that it started and that answer requests: those that have the Python modules of one.
+        """The ids of its child processes that answer requests: those that have loaded a worker's Python modules.
 
-        Only of a server with several workers; a tracker that multiprocessing starts beside them is none.
+        Only for a server with several workers; multiprocessing's tracker process is none of them.
         """
         return [pid for pid in children(self.process.pid) if b"spawn_main" in _command(pid)]
 
     def resident(self) -> int:
-        """Bytes of memory in use, of the server's process and those it started."""
+        """Bytes of memory in use by the server's process and its children."""
         return sum(resident(pid) for pid in [self.process.pid, *children(self.process.pid)])
 
     def stop(self) -> int:
-        """Ask it to stop, and wait for it: its exit code. ServerFailed where it takes too long."""
+        """Stop it and return its exit code. Raises ServerFailed if it takes too long."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(self.stop_s)
@@ -75,7 +76,7 @@ class Server:
             raise ServerFailed(f"the server did not end within {self.stop_s:g} s\n{self.tail()}") from None
 
     def tail(self) -> str:
-        """The end of what it said."""
+        """The end of its log."""
         return _read_log(self.log)[-4000:]
 
 
@@ -88,10 +89,10 @@ def serving(
     ready_s: float = READY_S,
     stop_s: float = STOP_S,
 ) -> Iterator[Server]:
-    """A server that is ready, with these arguments, on a port that it chooses; it is stopped in the end, if it still
-    runs. ServerFailed where it is not ready after ``ready_s``.
+    """Start a server with these arguments on a free port, wait until it is ready, and stop it in the end. Raises
+    ServerFailed if it isn't ready after ``ready_s``.
 
-    ``cache``: where it keeps compiled models, so that the next one starts sooner. No setting comes from the
+    ``cache``: its folder of compiled models, so that the next one starts sooner. It takes no settings from the
     environment.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TRNRT_")}
@@ -111,7 +112,7 @@ def serving(
 
 
 def _ready(process: subprocess.Popen[bytes], log: Path, ready_s: float, stop_s: float) -> Server:
-    """The server that this process is, once every model is ready."""
+    """The server of this process, once every model is ready."""
     deadline = time.monotonic() + ready_s
     while True:
         listens = re.search(r"listening on http://\S+:(\d+);", _read_log(log))
@@ -129,7 +130,7 @@ def _read_log(log: Path) -> str:
 
 
 def end(process: subprocess.Popen[bytes], stop_s: float = STOP_S) -> None:
-    """Stop a process that was started here and those that it started, by their ids, if they still run."""
+    """Stop a process that was started here and its children, by their ids, if they still run."""
     if process.poll() is not None:
         return
     started = children(process.pid)
@@ -145,16 +146,16 @@ def end(process: subprocess.Popen[bytes], stop_s: float = STOP_S) -> None:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started and that still run, and theirs."""
+    """A process's running descendants."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):  # of each thread: those that it started
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):  # each thread lists the processes it started
         with suppress(OSError):
             found += [int(child) for child in task.read_text(encoding="ascii").split()]
     return [*found, *(deeper for child in found for deeper in children(child))]
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has in use; 0 where it is gone."""
+    """Bytes of memory in use by a process; 0 if it is gone."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -163,7 +164,7 @@ def resident(pid: int) -> int:
 
 
 def sockets(pid: int) -> int:
-    """How many sockets a process has open."""
+    """The number of open sockets of a process."""
     found = 0
     for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""``python -m benchmarks.serve.waiting US MODEL ...``: ``trnrt serve`` with sessions that only wait, US us a batch.
+"""``python -m benchmarks.serve.waiting US MODEL ...``: ``trnrt serve`` with sessions that only wait, US us per batch.
 
-To the host a NeuronCore is just that: a thread of the server asks for a batch, and sleeps without the interpreter until
-it is computed. Only for models that ``benchmarks.serve.instant`` takes, whose answers these are.
+To the host, a NeuronCore does just that: a thread of the server asks for a batch, and sleeps without the interpreter
+until it is computed. Only for the models of ``benchmarks.serve.instant``, with the same answers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 
 
 def exact_sleeps() -> None:
-    """Linux lets every sleep of a process last 50 us longer, so as to wake up less often; not of this one from here."""
+    """Turn off Linux's timer slack for this process, which lets every sleep last 50 us longer to save wake-ups."""
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # the threads that it starts later inherit it
 
 
 def main(arguments: list[str]) -> None:
-    """What ``python -m trnrt serve`` does with all arguments but the first, with sessions that wait."""
+    """Like ``python -m trnrt serve`` with all arguments but the first, but with sessions that wait."""
     seconds = float(arguments[0]) / 1e6
 
     def run(

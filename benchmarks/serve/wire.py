@@ -1,7 +1,7 @@
-"""A client's end of one keep-alive HTTP/1.1 connection, as little work a request as Python can do.
+"""A client's end of one keep-alive HTTP/1.1 connection, with as little work per request as Python allows.
 
 The load generator shares the machine's cores with the server that it measures: it sends bytes made beforehand, and
-keeps an answer's bytes to be read when the load is over.
+parses the answers when the load is over.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _LENGTH = b"\r\ncontent-length:"
 
 @dataclass(frozen=True)
 class Answer:
-    """A response as it came; ``head`` is the status line and the headers."""
+    """A raw response; ``head`` is the status line and the headers."""
 
     status: int
     head: bytes
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """The value of a header, None where it was not sent."""
+        """The value of a header, None if absent."""
         for line in self.head.decode("latin-1").split("\r\n")[1:]:
             key, _, value = line.partition(":")
             if key.strip().lower() == name:
@@ -33,13 +33,13 @@ class Answer:
 
 
 class WireError(ValueError):
-    """What came is not a response that this client reads."""
+    """The bytes aren't a response that this client can read."""
 
 
 def take(held: bytes) -> tuple[Answer | None, bytes]:
-    """The first whole response in ``held``, None where more is to come, and what is left after it.
+    """The first whole response in ``held``, None if incomplete, and the remaining bytes.
 
-    WireError where it is not HTTP, or says no length: this server always does.
+    Raises WireError if it isn't HTTP or has no length, which this server always sends.
     """
     end = held.find(_BLANK)
     if end < 0:
@@ -72,8 +72,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way out."""
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is one, but not by its class
+        """Keep the transport."""
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is one, but not an instance
 
     def send(self, request: bytes, index: int) -> None:
         """Send a request, the caller's ``index``-th; ``busy`` is its index until it is answered."""
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on every whole response: more than one is a fault that the caller counts."""
+        """Pass on every whole response: more than one is a fault that the caller counts."""
         held = self._held + data if self._held else data
         while held:
             answer, held = take(held)
@@ -92,16 +92,16 @@ class Connection(asyncio.Protocol):
         self._held = held
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the owner."""
+        """Notify the owner."""
         self._transport = None
         self._lost(self)
 
     @property
     def open(self) -> bool:
-        """Whether a request can be sent."""
+        """True if a request can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     def close(self) -> None:
-        """Close it, if it is not yet."""
+        """Close it, if still open."""
         if self._transport is not None:
             self._transport.close()

@@ -1,6 +1,6 @@
 """The simulator's overhead over numpy's and PyTorch's arithmetic, and the bars for it.
 
-A case is a function from ``Effort`` to rows; ``CASES`` names them and says how many BLAS threads each takes.
+A case is a function from ``Effort`` to rows; ``CASES`` names them, each with its number of BLAS threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FUSED_CONV = 3.0
 
 @dataclass(frozen=True)
 class Effort:
-    """How large the cases are, and how often each is measured. The bars hold for the sizes given here."""
+    """The sizes of the cases, and the number of measurements. The bars hold for the sizes given here."""
 
     rounds: int = 15
     slow_rounds: int = 5
@@ -49,7 +49,7 @@ TARGET = "trn2"
 
 
 def replay(effort: Effort) -> list[Row]:
-    """Microseconds an instruction beyond the same arithmetic written in numpy by hand."""
+    """Microseconds per instruction beyond the same arithmetic written in numpy by hand."""
     rounds = effort.step_rounds
     a, b = _random(128, 64), _random(128, 64)
     weights = _random(128, 128) / 128
@@ -61,7 +61,7 @@ def replay(effort: Effort) -> list[Row]:
 
 
 def numpy_small_steps(a: Array, b: Array, weights: Array, rounds: int) -> Array:
-    """``kernels.small_steps`` as one would write it in numpy."""
+    """``kernels.small_steps`` in plain numpy."""
     x, y, product, w = a.copy(), np.empty_like(b), np.empty_like(a), weights.copy()
     column = np.empty((a.shape[0], 1), np.float32)
     half, zero = np.float32(0.5), np.float32(0)
@@ -78,7 +78,8 @@ def numpy_small_steps(a: Array, b: Array, weights: Array, rounds: int) -> Array:
 
 
 def compiling(effort: Effort) -> list[Row]:
-    """Instructions a second from a Python kernel to a checked program with addresses, and on to one that can replay."""
+    """Instructions per second, from a Python kernel to a checked program with addresses, and on to one ready to
+    replay."""
     size = effort.compiled_size
     specs = (Spec((size, size), "float32"), Spec((size, size), "float32"), 64)
     compiled, bound = [], []
@@ -109,7 +110,7 @@ def matmul(dtype: str, threads: int, effort: Effort) -> list[Row]:
 
 
 def conv_by_rows(effort: Effort) -> list[Row]:
-    """A convolution of one matmul a row and tap against the one sgemm that it amounts to."""
+    """A convolution of one matmul per row and tap against the equivalent single sgemm."""
     count, height, width = effort.conv_images
     images, weights = _random(128, count, height + 2, width + 2), _random(128, 9, 128)
     patches, flat = _random(9 * 128, count * height * width), _random(128, 9 * 128)
@@ -151,7 +152,7 @@ def _pytorch_conv(image: Array, weights: Array, bias: Array) -> Run:
 
 @dataclass(frozen=True)
 class Case:
-    """A benchmark and the BLAS threads that it is run with."""
+    """A benchmark and its number of BLAS threads."""
 
     run: Callable[[Effort], list[Row]]
     threads: int
@@ -169,7 +170,7 @@ CASES: dict[str, Case] = {
 
 
 def _make_replay(kernel: Kernel, *arguments: Any, keep: int | None = None) -> Run:
-    """A function that replays the kernel; tensors after the first ``keep`` are loaded once, as weights are."""
+    """A function that replays the kernel; tensors after the first ``keep`` are loaded once, like weights."""
     executor = Executor(trace(kernel, *arguments, target=TARGET))
     arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
     executor.run(arrays)

@@ -1,4 +1,4 @@
-"""trnrt's convolution as a kernel of its own, with its weights as the planner prepares them."""
+"""trnrt's convolution as a stand-alone kernel, with its weights as the planner prepares them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def conv_kernel(image: Any, weights: Any, bias: Any) -> Any:
 
 
 def prepared(weights: Array, bias: Array) -> tuple[Array, Array]:
-    """Weights (O, C, 3, 3) as (P, B, T, O), and the bias as (P, B); O and C fill their blocks of 128, or are less."""
+    """Weights (O, C, 3, 3) as (P, B, T, O), and the bias as (P, B); O and C are at most 128, or multiples of it."""
     outputs, channels = weights.shape[:2]
     parts = min(channels, 128)
     taps = weights.reshape(outputs, channels // parts, parts, 9).transpose(2, 1, 3, 0)

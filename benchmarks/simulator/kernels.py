@@ -1,4 +1,4 @@
-"""The kernels that are measured, each in the shape that a person would write first."""
+"""The measured kernels, each as a person would first write it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tensor = Any  # an NkiTensor inside a kernel, an array outside
 
 @jit
 def tiled_matmul(lhs_t: Tensor, rhs: Tensor, tile_n: int = 512) -> Tensor:
-    """``lhs_t.T @ rhs`` in tiles, both operands loaded anew for every product: the tutorial's second kernel.
+    """``lhs_t.T @ rhs`` in tiles, both operands reloaded for every product: the tutorial's second kernel.
 
     lhs_t: HBM (K, M), rhs: HBM (K, N); K and M multiples of 128, N of ``tile_n``
     """
@@ -37,7 +37,7 @@ def tiled_matmul(lhs_t: Tensor, rhs: Tensor, tile_n: int = 512) -> Tensor:
 
 @jit
 def conv_by_rows(images: Tensor, weights: Tensor) -> Tensor:
-    """relu of a 3x3 convolution without padding, one output row a matmul.
+    """relu of a 3x3 convolution without padding, one output row per matmul.
 
     images: HBM (128, N, H + 2, W + 2), weights: HBM (128, 9, 128); the result is (128, N, H, W)
     """
@@ -64,7 +64,7 @@ def conv_by_rows(images: Tensor, weights: Tensor) -> Tensor:
 
 @jit
 def small_steps(a: Tensor, b: Tensor, weights: Tensor, rounds: int) -> Tensor:
-    """Eight instructions a round on small tiles: what a kernel costs where arithmetic costs next to nothing.
+    """Eight instructions per round on small tiles: a kernel's cost when arithmetic is next to free.
 
     a, b: HBM (P, F), weights: HBM (P, P). ``numpy_small_steps`` in ``simulator`` does the same by hand.
     """

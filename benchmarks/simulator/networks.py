@@ -1,10 +1,10 @@
-"""Whole networks: trnrt's simulator against onnxruntime, each in a process of its own, their runs in turns.
+"""Whole networks: trnrt's simulator against onnxruntime, each in its own process, in turns.
 
-The nine networks whose graphs ship inside the onnx package, with random weights, float32, batch 1, warm; their peak
-memory; and how long ResNet-50 takes from import to its first answer, and from the cache.
+The nine networks in the onnx package, with random weights, float32, batch 1, warm; their peak memory; and ResNet-50's
+time from import to its first answer, without and with the cache.
 
-``python -m benchmarks.simulator.networks SYSTEM MODEL`` is one such process: it loads the model, runs it once, and then
-runs it for each line on stdin, answering with seconds; at the end of stdin it answers with its peak memory in bytes.
+``python -m benchmarks.simulator.networks SYSTEM MODEL`` is one such process. It loads the model and runs it once, then
+once per line on stdin, answering with seconds. At the end of stdin it answers with its peak memory in bytes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _SYSTEMS = ("trnrt", "onnxruntime")
 
 
 def measure_networks(*, quick: bool = False, working: Callable[[str], Any]) -> list[Row]:
-    """A row for each network's time and memory, for their mean, and for ResNet-50's first answer.
+    """Rows for each network's time and memory, for their mean, and for ResNet-50's first answer.
 
-    ``working`` makes the context in which a network of that name is measured. ``quick``: three networks, few rounds.
+    ``working`` makes the context to measure a network of that name in. ``quick``: three networks, few rounds.
     """
     paths = sorted(_folder().glob("light_*.onnx"), key=lambda path: path.stem)
     rows: list[Row] = []
@@ -62,7 +62,7 @@ def _folder() -> Path:
 
 
 def _write_randomized(source: Path, target: Path) -> None:
-    """The network with its constant weights drawn anew, of a size at which activations keep theirs."""
+    """Write the network with new random weights, scaled to keep the size of activations."""
     import onnx
     from onnx import numpy_helper
 
@@ -77,12 +77,12 @@ def _write_randomized(source: Path, target: Path) -> None:
         shape = tuple(int(size) for size in shapes[node.input[0]])
         spread = math.sqrt(2 / math.prod(shape[1:])) if len(shape) > 1 else 0.1
         numbers = generator.standard_normal(shape, np.float32) * np.float32(spread)
-        # One number a channel may be a variance.
+        # One number per channel may be a variance.
         drawn.append(numpy_helper.from_array(numbers if len(shape) > 1 else np.abs(numbers) + 0.5, node.output[0]))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     model.graph.initializer.extend(drawn)
-    # An initializer that is an input, too, could be replaced by a caller: onnxruntime would not take it for a constant.
+    # If an initializer is also an input, a caller could replace it: onnxruntime would not treat it as a constant.
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in stored and value.name not in shapes]
     del model.graph.input[:]
@@ -118,7 +118,7 @@ def _compare_systems(model: Path, rounds: int) -> list[Row]:
 
 
 def _cold(model: Path, cache: Path) -> list[Row]:
-    """Seconds from the start of a process, imports included, to the first answer: without a cache, and from it."""
+    """Seconds from the start of a process, imports included, to the first answer: without a cache, and with it."""
     taken = []
     for _ in range(2):
         start = time.perf_counter()
@@ -166,7 +166,7 @@ def _runner(system: str, model: str) -> Callable[[], object]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # of the light networks' unused constants there is a warning each
+    options.log_severity_level = 3  # otherwise each unused constant of the light networks gives a warning
     theirs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     (image,) = theirs.get_inputs()
     drawn: Array = np.random.default_rng(0).random(image.shape).astype(np.float32)
@@ -174,7 +174,7 @@ def _runner(system: str, model: str) -> Callable[[], object]:
 
 
 def _peak() -> int:
-    """The most bytes that this process had in memory; getrusage would count what its parent had when it was forked."""
+    """The peak memory of this process in bytes; getrusage would include the parent's before the fork."""
     text = Path("/proc/self/status").read_text(encoding="ascii")
     return int(text.partition("VmHWM:")[2].split()[0]) * 1024
 

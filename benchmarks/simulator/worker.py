@@ -1,7 +1,7 @@
-"""One benchmark case, here or in a process of its own.
+"""Run one benchmark case, in this process or a new one.
 
-Where BLAS can't be told in this process how many threads to take, it is told through the environment of a new
-one: ``python -m benchmarks.simulator.worker CASE [--quick]`` prints the case's rows as JSON.
+If BLAS's threads can't be set in this process, they are set through the environment of a new one: ``python -m
+benchmarks.simulator.worker CASE [--quick]`` prints the case's rows as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VEC
 
 
 def measure(name: str, *, quick: bool = False) -> list[Row]:
-    """The rows of a case, with the BLAS threads that it asks for."""
+    """The rows of a case, with its number of BLAS threads."""
     case = CASES[name]
     if can_limit_threads():
         with threads(case.threads):

@@ -1,1 +1,1 @@
-"""The timing model's predictions against published measurements, with those that it is fitted to left out, too."""
+"""The timing model's predictions against published measurements, including those left out of its fit."""

@@ -52,7 +52,7 @@ def compare_times(
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
-    """Compare the timing model's predictions with published times; exit 1 if it is too far off."""
+    """Compare the timing model's predictions with published times; exit 1 if they are too far off."""
     if trace:
         if fit:
             raise OptionError("--fit and --trace are different comparisons: give one of them")
@@ -64,7 +64,7 @@ def compare_times(
 
 
 def _compare_published(reporting: Reporting, *, fit: bool) -> None:
-    """The published kernels and instructions; exit 1 unless within the bars, with authors left out, too."""
+    """Compare published kernels and instructions; exit 1 unless within the bars, also with authors left out."""
     from benchmarks.timing.calibration import Calibration, shortening_error
     from benchmarks.timing.instructions import compare_instructions
     from benchmarks.timing.report import timing_document, timing_parts
@@ -83,7 +83,7 @@ def _compare_published(reporting: Reporting, *, fit: bool) -> None:
 
 
 def _compare_traces(reporting: Reporting, traces: list[Path], kernel: str | None, picture: Path | None) -> None:
-    """Profiles of a device and our timelines of the same kernels, event by event."""
+    """Compare profiles of a device with our timelines of the same kernels, event by event."""
     from benchmarks.timing.traces.comparing import compare
     from benchmarks.timing.traces.picture import pairs_text
     from benchmarks.timing.traces.report import traces_document, traces_parts

@@ -14,22 +14,22 @@ from trnrt.calibration.published import CASES
 
 @dataclass(frozen=True)
 class Calibration:
-    """The whole kernels, the single instructions, and the fit where one was asked for."""
+    """The whole kernels, the single instructions, and the fit if requested."""
 
     rows: tuple[Row, ...]
     instructions: tuple[InstructionRow, ...]
     fit: Fit | None = None
-    shortening_error: float = 0.0  # of the kernels that were fitted to
+    shortening_error: float = 0.0  # of the kernels in the fit
 
     @property
     def passed(self) -> bool:
-        """Whether the whole kernels are within the bars; with a fit also where their authors are left out of it."""
+        """True if the whole kernels are within the bars; with a fit, also when their authors are left out of it."""
         if not summary(self.rows).passed(BARS):
             return False
         return self.fit is None or summary(self.fit.left_out).passed(LEFT_OUT_BARS)
 
 
 def shortening_error(cases: Iterable[Case] = CASES) -> float:
-    """How far the times that follow from shorter kernels are from those of the whole ones, at most."""
+    """The largest error of times extrapolated from shorter kernels."""
     errors = [abs(predicted_us(case, short=True) / predicted_us(case) - 1) for case in cases if case.short]
     return max(errors)

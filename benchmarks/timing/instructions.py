@@ -1,7 +1,7 @@
-"""Single instructions: what was published of them, and what the model gives each in a small program of its own.
+"""Single instructions: published figures, and the model's time for each in a small program.
 
 A duration is from an instruction's start to its end; an interval from one end (or start) to the next of equal
-instructions. Figures that are a parameter of the model themselves (semaphores, DMA's start) are not repeated here.
+instructions. Figures that are themselves parameters of the model (semaphores, DMA's start) are not repeated here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tensor = Any
 Emit = Callable[[Tensor, Tensor], Any]  # (dst, src): one instruction
 Measure = Callable[[str], float]  # target -> nanoseconds
 
-COLUMNS = 512  # where a published time is a function of the number of elements a partition
+COLUMNS = 512  # for published times that depend on the number of elements per partition
 PS_PER_NS = 1000
 
 
@@ -42,9 +42,9 @@ class InstructionRow:
 
 @nki.jit
 def repeated(x: Tensor, emit: Emit, count: int, memory: Any, columns: int) -> Tensor:
-    """``count`` times the same instruction on tiles of their own.
+    """The same instruction ``count`` times, each on tiles of its own.
 
-    x: HBM (P, F), the shape and dtype of the tiles; columns: F of what is written; memory: where src is
+    x: HBM (P, F), the shape and dtype of the tiles; columns: F of the destination; memory: where src is
     """
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
     for _n in range(count):
@@ -105,7 +105,8 @@ def _reduce(dst: Tensor, src: Tensor) -> None:
 
 
 def _scale(dst: Tensor, src: Tensor) -> None:
-    """By a tile of one number a partition, as those of kernels mostly are: what was measured is not told."""
+    """Scale by a tile of one number per partition, as kernels mostly do: the publication doesn't say which form it
+    measured."""
     factor = nl.ndarray((src.shape[0], 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=factor, value=2.0)
     nisa.tensor_scalar(dst=dst, data=src, op0=nl.multiply, operand0=factor)
@@ -125,19 +126,19 @@ def _run(emit: Emit, target: str, columns: int, memory: Any, count: int, *, writ
 
 
 def _duration(emit: Emit, columns: int, target: str, *, memory: Any = nl.sbuf, written: int | None = None) -> float:
-    """The second of two: the activation table is there."""
+    """The duration of the second of two: by then the activation table is loaded."""
     line = _run(emit, target, columns, memory, 2, written=written)
     return (line.end[1] - line.start[1]) / PS_PER_NS
 
 
 def _interval(target: str) -> float:
-    """From one activation of one element to the next, which takes what the first one made."""
+    """From one activation of one element to the next, which depends on the first one's result."""
     line = schedule(trace(chained, Spec((128, 1), "float32"), 8, target=target))
     return (line.start[-1] - line.start[-2]) / PS_PER_NS
 
 
 def _table_load(target: str) -> float:
-    """How much later a function starts that has a table than one that has none."""
+    """The delay of a function that needs a table over one that doesn't."""
     exp, plain = (_run(emit, target, COLUMNS, nl.sbuf, 1).start[0] for emit in (_exp, _plain))
     return (exp - plain) / PS_PER_NS
 
@@ -148,19 +149,19 @@ def _products(dtype: str, columns: int, target: str, count: int) -> Timeline:
 
 
 def _product_interval(dtype: str, columns: int, target: str, *, ramped: bool) -> float:
-    """From one of the hardware's products to the next; an nc_matmul of float32 is two."""
+    """From one of the hardware's products to the next; a float32 nc_matmul is two of them."""
     line = _products(dtype, columns, target, 256 if ramped else 2)
     return (line.end[-1] - line.end[-2]) / PS_PER_NS / (2 if dtype == "float32" else 1)
 
 
 def _product_latency(columns: int, target: str) -> float:
-    """At best: the clock has ramped, and the weights are there, which a timeline does not show apart."""
+    """The best case: the clock has ramped and the weights are loaded, which a timeline doesn't show separately."""
     timing = get_target(target).timing.tensor
     return timing.latency_ns + columns / timing.clock_ghz
 
 
 def _transfer(target: str, *, store: bool) -> float:
-    """Of the published tile: four rows of 8 KiB, so four packets, on one engine."""
+    """The published tile's transfer: four rows of 8 KiB, so four packets, on one engine."""
     line = schedule(trace(transfers, Spec((4, 4096), "bfloat16"), 1, store, target=target))
     return (line.end[0] - line.start[0]) / PS_PER_NS
 
@@ -207,7 +208,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def compare_instructions() -> list[InstructionRow]:
-    """A row for each published instruction whose time the model gives."""
+    """A row for each published instruction that the model can time."""
     entries = [entry for entry in published_facts()["instructions"] if entry["id"] in MEASURES]
     return [
         InstructionRow(
@@ -218,10 +219,10 @@ def compare_instructions() -> list[InstructionRow]:
 
 
 def measured_ns(entry: Document) -> float:
-    """The one figure of an entry that has one, a range or a function of N."""
+    """The single figure of an entry that has one, a range or a function of N."""
     if "fixed" in entry:
         return float(entry["fixed"] + entry["per_element"] * COLUMNS)
     value = entry["value"]
-    if entry["id"] == "dma-packet-16-trn1":  # of two sizes the first
+    if entry["id"] == "dma-packet-16-trn1":  # the first of two sizes
         return float(value[0])
     return float(sum(value) / len(value)) if isinstance(value, list) else float(value)

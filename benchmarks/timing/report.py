@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def timing_document(found: Calibration) -> Document:
-    """Errors are predicted over measured, less 1; ``fit`` is null where none was asked for."""
+    """The findings as JSON. Errors are predicted over measured, less 1; ``fit`` is null without a fit."""
     fit = found.fit
     return {
         "schema_version": SCHEMA_VERSION,
@@ -57,7 +57,7 @@ def _timing_rows(rows: Sequence[Row]) -> Document:
 
 
 def _row(row: Row) -> Document:
-    """What was published and what is predicted; ``figure`` is the published one's number where it has one."""
+    """The published and the predicted values; ``figure`` is the published figure's number, if it has one."""
     facts, values = row.case.facts, row.case.values_us
     said = ("figure", "author", "sdk", "mode", "rewritable", "target", "clock")
     return {
@@ -79,7 +79,7 @@ def _row(row: Row) -> Document:
 
 
 def timing_parts(found: Calibration) -> list[RenderableType]:
-    """All that a terminal shows, from top to bottom."""
+    """The whole output for a terminal, from top to bottom."""
     parts: list[RenderableType] = [timing_table(found.rows), _verdict(found.rows)]
     parts += [instructions_table(found.instructions)]
     if found.fit is not None:
@@ -106,7 +106,7 @@ def _line(row: Row) -> tuple[str, ...]:
 
 
 def _inside_text(row: Row) -> str:
-    """Whether the range has what was measured; one that is too wide counts as if it had not."""
+    """True if the range contains the measurement; a range that is too wide never does."""
     return "too wide" if row.ratio > WIDEST else "yes" if row.inside else "no"
 
 
@@ -129,7 +129,7 @@ def fitted_table(values: Iterable[Fitted]) -> Table:
 
 
 def _value(value: Any) -> str:
-    """A number, or what was chosen, in words."""
+    """A number, or the name of a choice."""
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 

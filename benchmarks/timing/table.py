@@ -1,4 +1,4 @@
-"""The calibration table: measured, predicted, error, and whether that is good enough."""
+"""The calibration table: measured, predicted, error, and verdict."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ WIDTH_BAR = 1.2
 
 @dataclass(frozen=True)
 class Bars:
-    """How far off a table may be, how much of it is to lie within the predicted range, and how wide the median range
-    may be: the most over the least.
-    """
+    """The allowed error of a table, the share that must lie within the predicted range, and the allowed median width of
+    the range: its most over its least."""
 
     median_error: float
     worst_error: float
@@ -27,14 +26,13 @@ class Bars:
 
 BARS = Bars(0.05, 0.20)
 LEFT_OUT_BARS = Bars(0.08, 0.25)
-"""Where each author's measurements come from a fit without any of them."""
+"""The bars for fits that leave out the author of the measurements."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The median and the worst absolute error of a table, the share of rows that lie within their range, and the
-    median range's width: its most over its least.
-    """
+    """The median and the worst absolute error of a table, the share of rows within their range, and the median width of
+    the range: its most over its least."""
 
     median_error: float
     worst_error: float
@@ -42,7 +40,7 @@ class Summary:
     median_width: float
 
     def passed(self, bars: Bars = BARS) -> bool:
-        """Whether all four are within the bars."""
+        """True if all four are within the bars."""
         near = self.median_error <= bars.median_error and self.worst_error <= bars.worst_error
         return near and self.inside >= bars.inside and self.median_width <= bars.width
 
@@ -58,6 +56,6 @@ def summary(rows: Iterable[Row]) -> Summary:
 def compare(
     cases: Sequence[Case] = CASES, timing: dict[str, Timing] | None = None, *, short: bool = False
 ) -> list[Row]:
-    """A row for each case, with the targets' own numbers or with those of ``timing`` (by target)."""
+    """A row for each case, with the targets' own numbers or those of ``timing`` (by target)."""
     given = timing or {}
     return [row(case, predicted_range(case, given.get(case.target), short=short)) for case in cases]

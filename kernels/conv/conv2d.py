@@ -1,13 +1,13 @@
 """Two-dimensional convolution with bias, activation and pooling in one pass over the image.
 
-Channels are on the partitions, one matmul a kernel tap and channel block accumulates a stretch of output in a
-PSUM bank, the scalar engine adds the bias and applies the activation on the way to SBUF, and the vector engine
-pools there: nothing between goes to HBM. Images larger than SBUF are cut into bands of rows, and these into
-columns where a row is too long. Few channels share the partitions with taps of the kernel (``packing.py``). Groups
-with few channels are computed several at a time, with zeros where an output does not see a channel.
+Channels are on the partitions. One matmul per kernel tap and channel block accumulates a stretch of output in a PSUM
+bank, the scalar engine adds the bias and applies the activation on the way to SBUF, and the vector engine pools there:
+no intermediate goes to HBM. Images larger than SBUF are cut into bands of rows, and these into columns if a row is too
+long. With few channels, taps of the kernel share the partitions (``packing.py``). Groups with few channels are computed
+several at a time, with zeros where an output doesn't see a channel.
 
-Weights are prepared on the host as (P, B, T, O): input channel b*128 + p, tap t = row * kernel columns + column.
-They stay in SBUF for the whole batch where 128 outputs' worth fits; else they are brought in as they are used.
+Weights are prepared on the host as (P, B, T, O): input channel b*128 + p, tap t = row * kernel columns + column. They
+stay in SBUF for the whole batch if 128 outputs' worth fits; otherwise they are loaded as they are used.
 """
 
 from typing import Any
@@ -57,8 +57,8 @@ from trnrt.kernels.conv.strips import convolve_strips
 from trnrt.kernels.warm_up import warm_up
 from trnrt.nki import nisa, nl
 
-# Transposes of zeros ahead of natural weights, which have to be turned. Of the labs' convolution of 256 channels by
-# 3 x 3 over 32 x 16 pixels (float16, trn2, predicted) none take 5 % more, 7 take 2 % less, 28 take 9 % more.
+# Transposes of zeros ahead of natural weights, which need transposing. The labs' convolution of 256 channels by 3 x 3
+# over 32 x 16 pixels (float16, trn2, predicted): none take 5 % more, 7 take 2 % less, 28 take 9 % more.
 LABS_WARM_UP = 14
 
 
@@ -88,18 +88,19 @@ def conv2d(
 
     dst: HBM (N, O, PH, PW), or SBUF ``channels`` (P, ceil(O/128), N, PH, PW)
     src: HBM (N, C, H, W), or SBUF ``channels`` (P, ceil(C/128), N, H, W)
-    w: HBM or SBUF (P, ceil(C/128), T, O), prepared; the dtype of src. With groups C and O are what ``groups_together``
-        of them have; the blocks of these groups come first, then those of the next ones, and so do the biases' columns
+    w: HBM or SBUF (P, ceil(C/128), T, O), prepared; the dtype of src. With groups, C and O count one
+        ``groups_together``; its blocks come first, then those of the next one, and likewise the biases' columns
     bias: HBM or SBUF (P, ceil(O/128)) float32, prepared
     channels: C
     size: (rows, columns) of the convolution's result, before pooling
-    kernel, stride, dilation, pool, pool_stride, pool_dilation: (rows, columns); pool (1, 1) is none
+    kernel, stride, dilation, pool, pool_stride, pool_dilation: (rows, columns); pool (1, 1) means no pooling
     pads, pool_pads: (top, left); windows beyond the bottom and right edges see padding, too
     act: "none", "relu", "sigmoid", "tanh"
     pool_op: "max", or "average": padding is 0 there, and counts
     added: None, or a tensor of dst's shape (without groups and pooling), in HBM or SBUF as dst can be
-    band_bytes: a partition, of the convolution's results that are worked on at once; 0 are POOL_BYTES
-    way: "taps" one by one, "packed" on the partitions, "strips" of an image at once where that can be; "best" estimates
+    band_bytes: bytes per partition of the convolution's results in work at once; 0 means POOL_BYTES
+    way: "taps" one by one, "packed" on the partitions, "strips" of an image at once if possible; "best" chooses by
+        estimates
     limits: the input of one result fits BAND_BYTES over all channel blocks, its convolution band_bytes (see conv_fits);
         no pooling window starts beyond the last row or column; ``groups`` divides C and O; where dst or src are in SBUF
         the groups computed together are all, or fill whole blocks of 128 channels and outputs; NaN and infinity reach
@@ -127,7 +128,7 @@ def conv2d(
 def _convolve_groups(
     dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, layer: Layer, groups: int
 ) -> None:
-    """conv2d with groups: as many at a time as are computed together."""
+    """conv2d with groups, as many at a time as are computed together."""
     shape = layer.shape
     channels = shape.channels
     ins, outs = together(dst, w, bias, channels, groups)
@@ -138,7 +139,7 @@ def _convolve_groups(
         made = (c1 - c0) * outs // ins
         weights = w[0 : min(c1 - c0, nl.tile_size.pmax), call * blocks : (call + 1) * blocks]
         if whole_pieces(w, src) and blocks * w.shape[2] * w.shape[3] * 4 <= WEIGHT_BYTES:
-            # All outputs, although the last groups have fewer: each partition's weights are one piece then.
+            # Include all outputs, although the last groups have fewer: then each partition's weights are contiguous.
             weights = load(weights)
         to, seen = some_channels(dst, call * outs, call * outs + made), some_channels(src, c0, c1)
         weights, column = weights[:, :, :, 0:made], bias[:, call * columns : (call + 1) * columns]
@@ -184,8 +185,8 @@ def convolve(
 
 
 def _choose_packing(src: nl.NkiTensor, outputs: int, layer: Layer, width: int) -> Packing:
-    """The packing of taps that takes least, as far as its weights stay in SBUF; whole rows only if they fit there.
-    ``width``: columns of the result."""
+    """The fastest packing of taps whose weights stay in SBUF; whole rows only if they fit there. ``width``: columns of
+    the result."""
     shape, way = layer.shape, layer.way
     if way == "taps":
         return (1, 1, 0)
@@ -223,7 +224,7 @@ def _all_bands(
     bands, largest = _bands(dst, layer, pack)
     most = _band_size(largest, src, how)
     rows = []
-    # All weights are asked for before the first product, where they find room.
+    # Start loading all weights before the first product, if they fit.
     row_bytes = ceil_div(shape.channels, nl.tile_size.pmax) * shape.kernel[0] * shape.kernel[1] * nl.tile_size.pmax * 4
     ahead = max(1, layer.weight_bytes // row_bytes) * nl.tile_size.pmax
     if how.turn:
@@ -261,7 +262,7 @@ def _bands(dst: nl.NkiTensor, layer: Layer, pack: Packing) -> tuple[list[Rectang
     images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
     n_step, r_step, c_step = band_steps(images, height, width, layer.shape, layer.pooling, pack, layer.band_bytes)
     bank = nl.tile_size.psum_bank_fmax
-    row = c_step * layer.pooling.stride[0] * layer.pooling.stride[1]  # of the convolution's results, about
+    row = c_step * layer.pooling.stride[0] * layer.pooling.stride[1]  # about the convolution results of a row
     n_first = min(n_step, ceil_div(bank, r_step * row))
     r_first = min(r_step, max(ceil_div(r_step, 4), ceil_div(bank, row))) if n_first == 1 else r_step
     bands = []
@@ -299,7 +300,7 @@ def _area(place: Rectangle, shape: ConvShape, pooling: Pooling) -> Area:
 
 
 def _needed_range(pooled: Pair, size: int, axis: int, pooling: Pooling) -> Pair:
-    """(first, end) of the convolution's rows (axis 0) or columns that exist and that pooled ones need."""
+    """(first, end) of the existing rows (axis 0) or columns of the convolution that pooled ones need."""
     stride = pooling.stride[axis]
     start = pooled[0] * stride - pooling.pads[axis]
     end = (pooled[1] - 1) * stride - pooling.pads[axis] + (pooling.window[axis] - 1) * pooling.dilation[axis] + 1
@@ -307,7 +308,7 @@ def _needed_range(pooled: Pair, size: int, axis: int, pooling: Pooling) -> Pair:
 
 
 def _result_tile(dst: nl.NkiTensor, block: int, outputs: int, place: Rectangle, most: Steps) -> nl.NkiTensor:
-    """Where a band of results is computed: in dst itself, or in a tile on its way to HBM."""
+    """The tile to compute a band of results in: in dst itself, or on its way to HBM."""
     part = image_part(dst, block, outputs, place)
     if not is_hbm_tensor(dst):
         return part
@@ -317,7 +318,7 @@ def _result_tile(dst: nl.NkiTensor, block: int, outputs: int, place: Rectangle, 
 
 
 def _added_tile(added: Any, block: int, outputs: int, place: Rectangle, most: Steps) -> Any:
-    """The part of ``added`` for a band of results, in SBUF; None where nothing is added."""
+    """The part of ``added`` for a band of results, in SBUF; None without ``added``."""
     if added is None:
         return None
     tile_sb = _result_tile(added, block, outputs, place, most)
@@ -366,7 +367,7 @@ def _convolve(
     outputs, images, rows, cols = y_sb.shape
     n_step, r_step, c_step = stretches(images, rows, cols)
     products = products_of(shape.kernel, weights.how.pack) * ceil_div(shape.channels, nl.tile_size.pmax)
-    alternate = layer.pooling.is_none() and vector_helps(products, act)  # else the vector engine pools
+    alternate = layer.pooling.is_none() and vector_helps(products, act)  # otherwise the vector engine pools
     by_vector = False
     for n0 in range(0, images, n_step):
         n1 = min(images, n0 + n_step)

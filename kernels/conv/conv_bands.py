@@ -7,7 +7,7 @@ from trnrt.nki import nisa, nl
 # (first, end) of the rows and of the columns that are worked on.
 Area = tuple[Pair, Pair]
 
-# Elements a partition of a tile of zeros.
+# Elements per partition of a tile of zeros.
 ZEROS = 2048
 
 
@@ -23,10 +23,10 @@ def load_image_band(
 ) -> nl.NkiTensor:
     """The input of the convolution's results ``area`` of ``images`` (first, end), in SBUF (P, B, n, rows, columns).
 
-    seen: what of the padded input, from (row, column) to (row, column): see ``seen_part``
-    most: (images, rows, columns) of the largest band. All tiles are made for that, as only tiles of one shape take
-        turns on their places
-    number: of the band. The first comes through the scalar engine's queue, beside the weights, where there are
+    seen: the part of the padded input, from (row, column) to (row, column): see ``seen_part``
+    most: (images, rows, columns) of the largest band. All tiles have this size, as only tiles of one shape reuse each
+        other's places
+    number: of the band. The first is loaded through the scalar engine's queue, beside the weights, if there are
         hardware descriptors.
     """
     channels, stride, pads = shape.channels, shape.stride, shape.pads
@@ -69,10 +69,10 @@ def _packed_band(
     pack: Packing,
     most: tuple[int, int, int],
 ) -> nl.NkiTensor:
-    """The same with several taps on the partitions; ``first`` is what tap (0, 0) sees at (0, 0)."""
+    """The same with several taps on the partitions; ``first`` is the position that tap (0, 0) sees at (0, 0)."""
     channels, n_size = shape.channels, images[1] - images[0]
     parts = channels * pack[0] * pack[1] * spread(channels, pack)
-    # In the shape of its transfers: the simulator then sees that they write to different places.
+    # Write in the transfers' shape: then the simulator sees that they write to different places.
     if pack[2] > 0:
         tile_sb = nl.ndarray((parts, most[0], most[1] * most[2]), dtype=src.dtype, buffer=nl.sbuf)
     else:
@@ -89,8 +89,8 @@ def _packed_band(
 
 
 def seen_part(src: nl.NkiTensor, area: Area, shape: ConvShape, pack: Packing, lead: Pair) -> tuple[Pair, Pair]:
-    """From what (row, column) to what of its padded input a band holds: all, or only the image where a tap leads.
-    A few columns more make rows whole, which are one piece of HBM then."""
+    """The part of its padded input that a band loads, from (row, column) to (row, column): all, or only the image if a
+    tap leads. A few extra columns make rows whole, which are then one contiguous piece of HBM."""
     stride, pads = shape.stride, shape.pads
     (r0, r1), (c0, c1) = area
     extent = band_extent(r1 - r0, c1 - c0, shape, pack)
@@ -106,7 +106,8 @@ def seen_part(src: nl.NkiTensor, area: Area, shape: ConvShape, pack: Packing, le
 
 
 def _inner_range(extent: Pair, first: Pair, step: Pair, src: nl.NkiTensor) -> tuple[Pair, Pair]:
-    """(first row, first column) and (end row, end column) of a band that lie in the image; an empty range is (e, e)."""
+    """(first row, first column) and (end row, end column) of the part of a band inside the image; an empty range is (e,
+    e)."""
     lows = (
         min(extent[0], max(0, ceil_div(-first[0], step[0]))),
         min(extent[1], max(0, ceil_div(-first[1], step[1]))),
@@ -119,8 +120,8 @@ def _inner_range(extent: Pair, first: Pair, step: Pair, src: nl.NkiTensor) -> tu
 
 
 def fill_border(band_sb: nl.NkiTensor, lows: Pair, highs: Pair) -> None:
-    """Zeros in a band (p, n, rows, columns) outside of rows and columns ``lows`` to ``highs``, by the engine
-    that has nothing else to do: the others would have to end the band before first."""
+    """Fill a band (p, n, rows, columns) with zeros outside of rows and columns ``lows`` to ``highs``, on an idle
+    engine: the others would have to finish the band before first."""
     _, _, rows, cols = band_sb.shape
     if lows[0] >= highs[0] or lows[1] >= highs[1]:
         nisa.memset(dst=band_sb, value=0.0, engine=nisa.engine.gpsimd)
@@ -138,12 +139,12 @@ def fill_border(band_sb: nl.NkiTensor, lows: Pair, highs: Pair) -> None:
 def _load_packed(
     x_sb: nl.NkiTensor, src: nl.NkiTensor, images: Pair, first: Pair, shape: ConvShape, pack: Packing
 ) -> None:
-    """x_sb (taps * channels, 1, n, rows, columns) = the image, shifted for each tap; ``first`` is what tap (0, 0) sees
-    at (0, 0). All taps of a kernel column come in one transfer where their rows all exist."""
+    """x_sb (taps * channels, 1, n, rows, columns) = the image, shifted for each tap; ``first`` is the position that tap
+    (0, 0) sees at (0, 0). All taps of a kernel column share a transfer if their rows all exist."""
     channels, dilation = shape.channels, shape.dilation
     _, _, _, rows, cols = x_sb.shape
     step = shape.stride[0] // band_row_step(shape, pack)
-    # The lowest row is missing most at the first tap, the highest at the last.
+    # The first tap misses most of the lowest row, the last tap most of the highest.
     down, right = (pack[0] - 1) * dilation[0], (pack[1] - 1) * dilation[1]
     lows, _ = _inner_range((rows, cols), first, (step, 1), src)
     _, highs = _inner_range((rows, cols), (first[0] + down, first[1] + right), (step, 1), src)
@@ -173,8 +174,8 @@ def _load_packed(
 def _load_packed_rows(
     flat_sb: nl.NkiTensor, rows: int, src: nl.NkiTensor, images: Pair, row0: int, shape: ConvShape, pack: Packing
 ) -> None:
-    """flat_sb (taps * channels, n, rows * columns) = the same without padding at the sides: the image's whole rows
-    from ``row0`` on, each partition one piece of them, and zeros where it has none that a product sees."""
+    """flat_sb (taps * channels, n, rows * columns) = the same without padding at the sides: the image's whole rows from
+    ``row0`` on, one contiguous piece per partition, and zeros for missing rows that a product sees."""
     channels, dilation = shape.channels, shape.dilation
     cols = pack[2]
     apart, down = spread(channels, pack), (pack[0] - 1) * dilation[0]
@@ -201,8 +202,8 @@ def _load_packed_rows(
 def _fill_rows(
     flat_sb: nl.NkiTensor, rows: int, row0: int, height: int, kernel_rows: int, dilation: int, pack: Packing
 ) -> None:
-    """Zeros in those of flat_sb's rows that lie above or below the image for some tap, on all partitions, as loads of
-    other taps overwrite them; none where only taps that the kernel does not have see them."""
+    """Zero the rows of flat_sb that lie above or below the image for some tap, on all partitions, as loads of other
+    taps overwrite them; none if only taps outside the kernel see them."""
     cols = pack[2]
     last = (ceil_div(kernel_rows, pack[0]) - 1) * pack[0]
     top = min(rows, max(0, -row0))

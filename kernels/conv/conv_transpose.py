@@ -1,9 +1,9 @@
-"""Transposed convolution over images, with bias and activation: what a strided convolution does backwards.
+"""Transposed convolution over images, with bias and activation: the gradient of a strided convolution.
 
-Results whose row and column leave the same remainders, divided by the stride, see the same taps of the kernel: they are
-one ordinary convolution of stride 1, with few taps. Each such phase sums in PSUM banks, and the engine that empties
-a bank writes it between the other phases' results, so that a band leaves SBUF in whole rows. The image is read once for
-all phases and outputs; no zeros stand between its pixels, and no product is made that a stride would leave out.
+Results whose row and column have equal remainders modulo the stride see the same taps of the kernel: they form one
+ordinary convolution of stride 1, with few taps. Each such phase sums in PSUM banks. The engine that evacuates a bank
+interleaves it with the other phases' results, so that a band leaves SBUF in whole rows. The image is read once for all
+phases and outputs; there are no zeros between its pixels, and no products with them.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from trnrt.nki import nisa, nl
 
 @dataclass
 class Taps(nl.NKIObject):
-    """Which results an image's pixels reach; each attribute is the argument of conv_transpose2d."""
+    """The results that an image's pixels reach; each attribute is the argument of conv_transpose2d."""
 
     kernel: Pair
     stride: Pair
@@ -55,15 +55,14 @@ def conv_transpose2d(
     dst: HBM (N, O, OH, OW), of any size: results that no tap reaches are act(bias)
     src: HBM (N, C, H, W)
     w: HBM (P, ceil(C/128), T, O), prepared as for conv2d, tap t = row * kernel columns + column; the dtype of src. With
-        groups C and O are what conv2d's ``groups_together`` of them have; the blocks of these groups come first, then
-        those of the next ones
+        groups, C and O count one of conv2d's ``groups_together``; its blocks come first, then those of the next one
     bias: HBM (P, ceil(O/128)) float32, prepared. With groups: the columns of each ``groups_together`` in turn
     channels: C
     kernel, stride, dilation: (rows, columns)
-    pads: (top, left): rows and columns that are cut off before the first; negative ones are added
+    pads: (top, left): rows and columns to cut off before the first; negative ones are added
     act: "none", "relu", "sigmoid", "tanh"
-    limits: what one result needs fits BAND_BYTES, and one output's weights WEIGHT_BYTES (see transpose_fits);
-        ``groups`` divides C and O; where groups are computed together, NaN and infinity reach all of them
+    limits: the input of one result fits BAND_BYTES, and one output's weights WEIGHT_BYTES (see transpose_fits);
+        ``groups`` divides C and O; if groups are computed together, NaN and infinity reach all of them
 
     numpy: y = 0; y[n, o, i*s + u*d, j*s + v*d] += src[n, c, i, j] * w[c, o, u, v] for all n, c, o, i, j, u, v;
     dst = act(y[:, :, top : top + OH, left : left + OW] + bias)
@@ -90,7 +89,7 @@ def conv_transpose2d(
 
 
 def transpose_fits(channels: int, taps: Taps) -> bool:
-    """Whether one result can be computed at a time: the limits of conv_transpose2d, for whoever plans a call."""
+    """True if at least single results can be computed: the limits of conv_transpose2d, for planners."""
     kernel = taps.kernel
     weight_bytes = ceil_div(channels, nl.tile_size.pmax) * kernel[0] * kernel[1] * 4
     return weight_bytes <= WEIGHT_BYTES and _images_held(1, 1, channels, taps) > 0
@@ -129,7 +128,7 @@ def _all_bands(
     taps: Taps,
     act: str,
 ) -> None:
-    """All results of the outputs whose weights are at hand, band by band, ``part`` outputs at a time."""
+    """All results of the outputs whose weights are in SBUF, band by band, ``part`` outputs at a time."""
     images, outputs, height, width = dst.shape
     most = _band_steps(images, height, width, src.shape[1], taps)
     for n0 in range(0, images, most[0]):
@@ -148,7 +147,7 @@ def _all_bands(
 
 
 def _load_images(src: nl.NkiTensor, n0: int, count: int, rows: Pair, cols: Pair) -> nl.NkiTensor:
-    """Images ``n0``... in SBUF (P, B, n, rows, columns), zeros where there is no image."""
+    """Images ``n0``... in SBUF (P, B, n, rows, columns), with zeros outside the images."""
     channels = src.shape[1]
     blocks = ceil_div(channels, nl.tile_size.pmax)
     shape = (min(channels, nl.tile_size.pmax), blocks, count, rows[1] - rows[0], cols[1] - cols[0])
@@ -229,8 +228,8 @@ def _phase(y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, outputs: Outputs, pairs: list
 
 
 def _band_steps(images: int, height: int, width: int, channels: int, taps: Taps) -> Steps:
-    """(images, rows, columns) of results that are worked on at once: whole images where they fit, else bands of rows
-    of one, else parts of these. Rows and columns that are cut are multiples of the stride, where one fits."""
+    """(images, rows, columns) of results to work on at once: whole images if they fit, else bands of rows of one image,
+    else parts of these. Cut rows and columns are multiples of the stride, if one fits."""
     stride = taps.stride
     cols, rows = width, height
     tall = min(height, stride[0])
@@ -248,9 +247,9 @@ def _band_steps(images: int, height: int, width: int, channels: int, taps: Taps)
 
 
 def _images_held(rows: int, cols: int, channels: int, taps: Taps) -> int:
-    """Of how many images a band of ``rows`` x ``cols`` results can be worked on at once."""
+    """The number of images whose bands of ``rows`` x ``cols`` results fit at once."""
     kernel, stride, dilation = taps.kernel, taps.stride, taps.dilation
-    # As many rows and columns of input as the results see wherever they start.
+    # The rows and columns of input that the results may need, wherever they start.
     high = (rows - 1 + (kernel[0] - 1) * dilation[0]) // stride[0] + 1
     wide = (cols - 1 + (kernel[1] - 1) * dilation[1]) // stride[1] + 1
     input_bytes = ceil_div(channels, nl.tile_size.pmax) * high * wide * 4

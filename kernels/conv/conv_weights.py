@@ -1,4 +1,4 @@
-"""A convolution's weights and bias on their way to SBUF: prepared on the host, or as they are in a model."""
+"""Load a convolution's weights and bias into SBUF: prepared on the host, or natural, as in a model."""
 
 from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load
 from trnrt.kernels.conv.packing import ConvShape, Packing, is_packed, spread
@@ -59,7 +59,8 @@ def load_bias(bias: nl.NkiTensor, natural: bool) -> nl.NkiTensor:
 
 
 def load_weight_rows(w: nl.NkiTensor, o0: int, channels: int) -> list[nl.NkiTensor]:
-    """Natural weights (O, C, T) of outputs ``o0``..., at most 128, as SBUF (o, c, T): one tile a block of channels."""
+    """Natural weights (O, C, T) of outputs ``o0``..., at most 128, as SBUF (o, c, T): one tile per block of
+    channels."""
     outputs = min(nl.tile_size.pmax, w.shape[0] - o0)
     tiles = []
     for block in range(ceil_div(channels, nl.tile_size.pmax)):
@@ -72,7 +73,7 @@ def load_weight_rows(w: nl.NkiTensor, o0: int, channels: int) -> list[nl.NkiTens
 
 
 def turn_weights(w_sb: nl.NkiTensor, tiles: list[nl.NkiTensor]) -> None:
-    """w_sb (P, B, T, o) = the tiles of ``load_weight_rows``, turned by the tensor engine."""
+    """w_sb (P, B, T, o) = the tiles of ``load_weight_rows``, transposed by the tensor engine."""
     together = nl.tile_size.psum_bank_fmax // nl.tile_size.pmax
     number = 0
     for block in range(len(tiles)):

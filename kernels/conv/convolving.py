@@ -1,4 +1,4 @@
-"""A convolution's products, and the way of their sums from PSUM to HBM: bias, activation, pooling."""
+"""The products of a convolution, and the rest of the way to HBM: bias, activation, pooling, stores."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +9,10 @@ from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_
 from trnrt.kernels.pool2d import Windows, max_windows
 from trnrt.nki import nisa, nl
 
-# Bytes a partition that a store should have at least, so that the last one is short: DMA's guide advises 2 KiB.
+# The least bytes per partition of a store, small enough for the last one to be short: DMA's guide advises 2 KiB.
 STORE_BYTES = 2 * 1024
-# Results of an image that are pooled by one instruction: the last of these should be short, too. Kept from the first
-# tuning; half and twice of it change nothing for the labs' small convolutions.
+# Results of an image that one instruction pools, few enough for the last one to be short. Kept from the first tuning;
+# half and twice of it change nothing for the labs' small convolutions.
 POOLED = 256
 # Up to this many products a bank the scalar engine alone is too slow for the tensor engine: it has half its clock, and
 # an overhead a bank. Kept from the first tuning; measure the labs' convolutions and the networks on trn2.
@@ -39,10 +39,10 @@ class Pooling(nl.NKIObject):
 
 @dataclass
 class Layer(nl.NKIObject):
-    """A convolution, its activation and its pooling, and how they are computed.
+    """A convolution, its activation and its pooling, and the way to compute them.
 
-    natural: w is HBM (O, C, T) and bias (O,) as in a model, else they are prepared
-    weight_bytes: a partition, the most of weights that are at hand at once
+    natural: w is HBM (O, C, T) and bias (O,) as in a model; otherwise they are prepared
+    weight_bytes: the most bytes per partition of weights in SBUF at once
     band_bytes, way: see conv2d
     """
 
@@ -57,9 +57,9 @@ class Layer(nl.NKIObject):
 
 @dataclass
 class Method(nl.NKIObject):
-    """How some outputs are computed.
+    """The way to compute some outputs.
 
-    turn: natural weights are turned on chip
+    turn: natural weights are transposed on chip
     pack: the taps on the partitions; ``lead``: the tap that comes first (see leading_tap)
     """
 
@@ -71,7 +71,7 @@ class Method(nl.NKIObject):
 
 @dataclass
 class Weights(nl.NKIObject):
-    """The weights of ``outputs`` (first, end), and what of its padded input a band holds."""
+    """The weights of ``outputs`` (first, end), and the part of the padded input that a band holds."""
 
     tensor: Any
     outputs: Pair
@@ -80,10 +80,10 @@ class Weights(nl.NKIObject):
 
 
 def accumulate(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at: Pair) -> None:
-    """sum_psum (o, n, rows, columns) = the sum over all taps and channels of weights in SBUF (P, B, products, o)
-    times the band, from result ``at`` of the band on: the shifted and strided band is the moving operand.
+    """sum_psum (o, n, rows, columns) = the sum over all taps and channels of weights in SBUF (P, B, products, o) times
+    the band, from result ``at`` of the band on: the shifted and strided band is the moving operand.
 
-    A tap is added to the results under which it sees what the band holds of the padded input.
+    A tap is added only to those results for which it sees loaded input.
     """
     w, shape, pack = weights.tensor, weights.how.layer.shape, weights.how.pack
     kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
@@ -126,12 +126,12 @@ def _taps(kernel: Pair, pack: Packing, lead: Pair) -> list[tuple[int, int, int]]
 
 
 def _visible(start: int, count: int, step: int, low: int, high: int) -> Pair:
-    """(first, end) of the results that see something from ``low`` to ``high``; result i looks at start + i*step."""
+    """(first, end) of the results that see any of ``low`` to ``high``; result i looks at start + i*step."""
     return (max(0, ceil_div(low - start, step)), min(count, ceil_div(high - start, step)))
 
 
 def accumulate_streamed(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at: Pair) -> None:
-    """The same with weights in HBM, of which at most the layer's ``weight_bytes`` are brought in at a time."""
+    """The same with weights in HBM, loaded in parts of at most the layer's ``weight_bytes``."""
     w, outputs, layer = weights.tensor, weights.outputs, weights.how.layer
     shape = layer.shape
     kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
@@ -176,8 +176,8 @@ def evacuate(
 
 
 def vector_helps(products: int, act: str) -> bool:
-    """Whether the vector engine should take every other bank: not on trn1, where it takes turns with the scalar
-    engine on PSUM, nor where one engine is fast enough."""
+    """True if the vector engine should take every other bank. False on trn1, where it shares PSUM with the scalar
+    engine, and if one engine is fast enough."""
     helps = act == "none" or act == "relu"
     return helps and products <= FEW_PRODUCTS and nisa.get_nc_version() >= nisa.nc_version.gen3
 
@@ -218,8 +218,8 @@ def pool_fill(op: str) -> float:
 
 
 def store_rows(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
-    """y_sb (o, n, rows, columns) to a place in HBM dst (N, O, H, W), in pieces that follow each other as they are
-    computed."""
+    """Store y_sb (o, n, rows, columns) to a place in HBM dst (N, O, H, W), piece by piece in the order of
+    computation."""
     parts, n_size, rows, cols = y_sb.shape
     out_hbm = image_part(dst, block, parts, place)
     step = rows if n_size > 1 else max(1, ceil_div(STORE_BYTES, cols * 2))

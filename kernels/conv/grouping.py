@@ -5,13 +5,13 @@ from trnrt.nki import nisa, nl
 
 
 def together(dst: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, channels: int, groups: int) -> Pair:
-    """How many channels and outputs of conv2d are computed as one convolution."""
+    """The number of channels and outputs of conv2d that are computed as one convolution."""
     if is_hbm_tensor(dst):
         outputs = dst.shape[1]
         assert channels % groups == 0 and outputs % groups == 0, f"conv2d: {groups} groups of {channels} to {outputs}"
         together = groups_together(channels, outputs, groups)
         return together * channels // groups, together * outputs // groups
-    # Groups computed together fill whole blocks of the tile: so the blocks of weights are those of channels.
+    # Groups computed together fill whole blocks of the tile, so weights and channels have the same blocks.
     calls = bias.shape[1] // ceil_div(w.shape[3], nl.tile_size.pmax)
     assert calls == 1 or w.shape[0] == nl.tile_size.pmax, "conv2d: groups do not fill blocks of 128; they must in SBUF"
     ins = channels if calls == 1 else w.shape[1] // calls * nl.tile_size.pmax
@@ -19,7 +19,7 @@ def together(dst: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, channels: i
 
 
 def whole_pieces(w: nl.NkiTensor, src: nl.NkiTensor) -> bool:
-    """Whether weights for a source in SBUF come in few pieces, and no taps are packed: on trn1 pieces take long."""
+    """True if weights for a source in SBUF load in few pieces, and no taps are packed: on trn1 pieces take long."""
     is_slow = nisa.get_nc_version() < nisa.nc_version.gen3
     return is_slow and is_hbm_tensor(w) and not is_hbm_tensor(src)
 
@@ -34,9 +34,9 @@ def some_channels(images: nl.NkiTensor, first: int, end: int) -> nl.NkiTensor:
 
 
 def groups_together(channels: int, outputs: int, groups: int) -> int:
-    """How many groups are computed as one convolution: as many as have their channels and outputs on the partitions.
+    """The number of groups computed as one convolution: as many as fit their channels and outputs on the partitions.
 
-    So are depth-wise ones: the tensor engine multiplies 127 zeros for each weight, and is still no slower than
-    the vector engine, which takes two cycles an element and tap to multiply and add.
+    That includes depthwise ones: the tensor engine multiplies 127 zeros for each weight, and is still no slower than
+    the vector engine, which takes two cycles per element and tap to multiply and add.
     """
     return max(1, min(groups, nl.tile_size.pmax // max(channels // groups, outputs // groups)))

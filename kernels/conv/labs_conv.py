@@ -1,6 +1,6 @@
-"""Convolutions as the university labs call them: images, weights and bias in HBM as they are, a result in HBM.
+"""Convolutions with the university labs' signature: images, natural weights and bias in HBM, a result in HBM.
 
-The weights are turned on the tensor engine while the first images arrive; the rest is what ``conv2d.py`` does.
+The tensor engine transposes the weights while the first images load; ``conv2d.py`` does the rest.
 """
 
 from trnrt.kernels.conv.conv2d import convolve
@@ -8,7 +8,7 @@ from trnrt.kernels.conv.convolving import Layer, Pooling
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.nki import nki, nl
 
-# Bytes a partition for the weights at hand, and as many for them as they are in HBM.
+# Bytes per partition for the weights in use, and as many for the natural ones.
 WEIGHT_BYTES = 56 * 1024
 
 
@@ -19,8 +19,8 @@ def conv2d_bias_pool(x: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, pool:
     x: HBM (N, C, H, W)
     w: HBM (O, C, KH, KW), the dtype of x
     bias: HBM (O,), float32, bfloat16 or float16
-    pool: rows and columns of the pooling windows, and their stride; 1 is none. Rows and columns that fill no window
-        are left out
+    pool: rows and columns of the pooling windows, and their stride; 1 means no pooling. Rows and columns that don't
+        fill a window are dropped
     result: HBM (N, O, (H-KH+1) // pool, (W-KW+1) // pool)
     limits: those of conv2d
 

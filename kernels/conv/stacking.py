@@ -1,8 +1,8 @@
 """Convolutions of few channels and small images: all rows of the kernel on the partitions at once.
 
-Channel c of the image, shifted by kernel row u, is on partition 32*u + c, where an engine can write it: it is copied on
-chip, by two engines. One product then sums over a column of taps, and a 3x3 kernel takes three products for nine. That
-pays where a product takes its least time, or little more; of larger images conv2d packs taps as it loads them.
+Channel c of the image, shifted by kernel row u, is on partition 32*u + c, where an engine can write it: two engines
+copy it on chip. One product then sums over a column of taps, so a 3x3 kernel takes three products instead of nine. That
+pays off if a product takes little more than its least time; for larger images conv2d packs taps as it loads them.
 """
 
 from trnrt.kernels.common import Pair, ceil_div, image_count, is_hbm_tensor
@@ -13,14 +13,14 @@ from trnrt.kernels.conv.packing import PACK_NS, ConvShape, columns_saved
 from trnrt.kernels.rates import product_ns
 from trnrt.nki import nisa, nl
 
-# Partitions from one kernel row to the next; an engine's tile starts at a multiple of it.
+# Partitions from one kernel row to the next; an engine's tile starts at a multiple of this.
 APART = 32
-# Kernel rows that find room.
+# The most kernel rows on the partitions.
 MOST_ROWS = 4
 
 
 def is_worth_stacking(shape: ConvShape, images: int, image: Pair, outputs: int, item: int) -> bool:
-    """Whether conv2d_stacked should compute a convolution without groups: its images are small, in float32 (products of
+    """True if conv2d_stacked should compute a convolution without groups: its images are small and float32 (products of
     16 bits are four times as fast), and conv2d would pack nothing, as that would save less than PACK_NS."""
     if item != 4 or shape.channels > APART or not 1 < shape.kernel[0] <= MOST_ROWS:
         return False
@@ -31,7 +31,7 @@ def is_worth_stacking(shape: ConvShape, images: int, image: Pair, outputs: int, 
 
 
 def stack_bytes(images: int, image: Pair, rows: int) -> int:
-    """Bytes a partition of the stack, ``rows`` an image, and of images (rows, columns) that come from HBM."""
+    """Bytes per partition of the stack, with ``rows`` per image, and of images (rows, columns) loaded from HBM."""
     return 4 * images * (rows + image[0]) * image[1]
 
 
@@ -53,7 +53,7 @@ def conv2d_stacked(
     pool_dilation: Pair = (1, 1),
     pool_op: str = "max",
 ) -> None:
-    """conv2d with its kernel's rows on the partitions, of images that are in SBUF whole.
+    """conv2d with its kernel's rows on the partitions, for whole images in SBUF.
 
     w: HBM or SBUF (32*(KH-1) + C, 1, KW, O), prepared: row 32*u + c is channel c of kernel row u, other rows are 0
     dst, src, bias, channels, size, kernel and all that follows: as in conv2d
@@ -65,7 +65,7 @@ def conv2d_stacked(
     assert kernel[0] <= MOST_ROWS, f"conv2d_stacked: a kernel of {kernel[0]} rows; the limit is {MOST_ROWS}"
     parts = APART * (kernel[0] - 1) + channels
     stack_sb = nl.ndarray((parts, 1, image_count(src), size[0], src.shape[-1]), dtype=src.dtype, buffer=nl.sbuf)
-    # Also where no kernel row writes: zero weights don't hide a NaN.
+    # Zero them even if no kernel row is written there: zero weights don't hide a NaN.
     nisa.memset(dst=stack_sb, value=0.0, engine=nisa.engine.gpsimd)
     image_sb = _at_hand(src, channels)
     for u in range(kernel[0]):
@@ -83,8 +83,8 @@ def conv2d_stacked(
 
 
 def _at_hand(src: nl.NkiTensor, channels: int) -> nl.NkiTensor:
-    """The images in SBUF (C, 1, N, H, W); those in HBM come through the scalar engine's queue, beside the weights,
-    where there are hardware descriptors."""
+    """The images in SBUF (C, 1, N, H, W); those in HBM load through the scalar engine's queue, beside the weights, if
+    there are hardware descriptors."""
     if not is_hbm_tensor(src):
         return src
     images, _, height, width = src.shape
@@ -98,7 +98,7 @@ def _at_hand(src: nl.NkiTensor, channels: int) -> nl.NkiTensor:
 
 
 def _copy(dst: nl.NkiTensor, src: nl.NkiTensor, number: int) -> None:
-    """The second of three copies by the scalar engine, the others by the vector engine."""
+    """Copies alternate: the scalar engine takes the second of three, the vector engine the others."""
     if number % 2 == 1:
         nisa.activation(dst=dst, op=nl.copy, data=src)
     else:

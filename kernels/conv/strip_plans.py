@@ -1,4 +1,4 @@
-"""Whether and how a convolution of large images with few channels is computed in strips of rows: see ``strips.py``."""
+"""Plan a convolution of large images with few channels in strips of rows: see ``strips.py``."""
 
 from dataclasses import dataclass
 
@@ -18,30 +18,31 @@ from trnrt.kernels.rates import (
 )
 from trnrt.nki import nl
 
-# (first, end) of the rows of a strip that are worked on at once, counted from the strip's first, and how many from the
-# first on are there with them.
+# (first, end) of the rows of a strip to work on at once, counted from the strip's first, and how many of them are
+# already loaded.
 Rows = tuple[int, int, int]
 
-# All numbers here were chosen for the first layers of ResNet, SqueezeNet, Inception and the like at 224 x 224, whose
-# strips they came with; when one changes, measure these networks on both targets (docs/kernels.md, Tuned numbers).
-# The least rows times columns of an image: a smaller one is computed with others of its batch.
+# All numbers here were chosen for the first layers of ResNet, SqueezeNet, Inception and the like at 224 x 224, when
+# strips were added; when one changes, measure these networks on both targets (docs/kernels.md, Tuned numbers). The
+# least rows times columns of an image: a smaller one is computed together with others of its batch.
 LEAST_PIXELS = 8192
-# Bytes a partition for the weights, and of each of the two tiles in which a strip's results wait to be pooled: a
+# Bytes per partition for the weights, and for each of the two tiles in which a strip's results wait to be pooled: a
 # half of 112 x 112 results, padded for windows of 3 x 3, fits in float32 (57 x 114 x 4).
 WEIGHT_BYTES = 24 * 1024
 POOL_BYTES = 28 * 1024
-# Bytes a partition that a band may have, and how many bands there are: one is computed, two are loaded. Elements that
-# the first should have, as they are filled with zeros before: in less than 2 us.
-# (SqueezeNet, predicted: half of FIRST_BAND takes 0.7 % more, twice the same.)
+# The most bytes per partition of a band, and the number of bands: one is computed, two are loaded. The elements of the
+# first one, small enough to be zeroed in less than 2 us. (SqueezeNet, predicted: half of FIRST_BAND takes 0.7 % more,
+# twice the same.)
 BAND_BYTES = 12 * 1024
 BANDS = 3
 FIRST_BAND = 2048
-# From trn2 on, where packets cost little, more channels are computed no faster so.
+# From trn2 on, where packets cost little, more channels gain nothing from strips.
 MOST_CHANNELS = 8
-# In how many parts the pooled results of a strip go to where they belong; those of the last image go as they come.
+# The number of parts in which a strip's pooled results move to their place; those of the last image move as they are
+# computed.
 PARTS = 3
-# Nanoseconds until the first padded images lie in HBM, and bytes in a nanosecond at which an engine reads and writes
-# them: ``packing.nanoseconds`` takes less for the same, and both are kept, as either changes the choice.
+# Nanoseconds until the first padded images are in HBM, and an engine's bytes per nanosecond to read and write them:
+# ``packing.nanoseconds`` assumes less for the same, and both are kept, as either changes the choice.
 PADDING_NS, PADDING_ENGINE = 8000, 20
 
 
@@ -63,7 +64,7 @@ class Strips(nl.NKIObject):
         return ceil_div(self.dst.shape[-2], self.count)
 
     def first_row(self, strip: int) -> int:
-        """The convolution's row at which a strip starts; negative where pooling pads."""
+        """The convolution's row at which a strip starts; negative with padded pooling."""
         return strip * self.height() * self.pooling.stride[0] - self.pooling.pads[0]
 
     def each(self) -> int:
@@ -71,7 +72,7 @@ class Strips(nl.NKIObject):
         return self.outputs if self.count == 1 else nl.tile_size.pmax // self.count
 
     def lanes(self) -> int:
-        """Shifted channels of all strips."""
+        """The number of shifted channels of all strips."""
         return self.count * self.shape.kernel[0] * self.shape.channels
 
     def apart(self) -> int:
@@ -79,33 +80,33 @@ class Strips(nl.NKIObject):
         return nl.tile_size.pmax // self.lanes()
 
     def products(self) -> int:
-        """Products that sum up a result."""
+        """The number of products that sum up a result."""
         return ceil_div(self.shape.kernel[1], self.columns)
 
     def partitions(self) -> int:
-        """Partitions that a product sums over."""
+        """The number of partitions that a product sums over."""
         return (self.lanes() - 1) * self.apart() + self.columns
 
     def has_gaps(self) -> bool:
-        """Whether products see partitions, or ends of rows, that loads leave out."""
+        """True if products see partitions, or ends of rows, that loads leave out."""
         return self.columns > 1 or self.apart() > 1
 
     def has_column_padding(self) -> bool:
-        """Whether some results see columns beside the image."""
+        """True if some results see columns outside the image."""
         return self.shape.pads[1] > 0 or self.shape.extent()[1] > self.src.shape[3]
 
     def leading_column(self) -> int:
-        """The first kernel column that sees the image under all results; -1 where none does."""
+        """The first kernel column that sees the image under all results; -1 if there is none."""
         return leading(self.src.shape[3], self.shape, 1)
 
 
 def strips_of(
     dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, shape: ConvShape, pooling: Pooling, asked: bool = False
 ) -> Strips | None:
-    """How to compute a convolution in strips; None where it can't be, or other ways are faster.
+    """The plan to compute a convolution in strips; None if impossible, or if other ways are faster.
 
-    Kernel columns stand on partitions as far as the tensor engine gains what DMA loses. ``asked``: use strips wherever
-    they are possible.
+    Kernel columns go on partitions as long as the tensor engine gains more than DMA loses. ``asked``: use strips
+    wherever possible.
     """
     kernel, outputs, item = shape.kernel, w.shape[3], item_bytes(src.dtype)
     if not is_hbm_tensor(src) or not is_hbm_tensor(w) or outputs > nl.tile_size.pmax:
@@ -119,7 +120,7 @@ def strips_of(
     if count * lanes > nl.tile_size.pmax or kernel[0] * kernel[1] == 1:
         return None
     if is_recent() and not asked and (shape.channels > MOST_CHANNELS or (count == 1 and shape.stride[0] > 2)):
-        return None  # packets cost little there: other ways bring in less
+        return None  # packets cost little there: other ways load less
     rows, cols = pooling.extent(ceil_div(dst.shape[-2], count), dst.shape[-1])
     width = max(src.shape[-1] + shape.pads[1], shape.extent()[1])
     if width * item > BAND_BYTES or (not pooling.is_none() and rows * cols * item > POOL_BYTES):
@@ -137,13 +138,13 @@ def strips_of(
 
 
 def _nanoseconds(plan: Strips, rows: int) -> float:
-    """About how long the products of ``rows`` rows a strip, their evacuation, or loads and stores take: whichever is
-    most; and how long it takes to make padded images, where they are needed. Rates: docs/timing.md."""
+    """The longest of three estimated times for ``rows`` rows per strip: products, their evacuation, or loads and
+    stores; and the time to make padded images, if needed. Rates: docs/timing.md."""
     src, dst, shape, columns = plan.src, plan.dst, plan.shape, plan.columns
     images, item, width = src.shape[0], item_bytes(src.dtype), src.shape[-1]
     results = images * rows * shape.size[1]
     takes_ns = product_ns(results * plan.products(), item, tensor_ghz())
-    # Where vector and scalar engine share the banks, they are twice as fast.
+    # Vector and scalar engine together are twice as fast on the banks.
     evacuation_ns = results / (2 * ENGINE_GHZ if is_recent() and plan.products() <= FEW_PRODUCTS else ENGINE_GHZ)
     lane_bytes = images * rows * shape.stride[0] * width * item
     moved = columns * plan.lanes() * lane_bytes
@@ -162,7 +163,7 @@ def _nanoseconds(plan: Strips, rows: int) -> float:
 
 
 def windows_in(rows: int, pooling: Pooling) -> int:
-    """How many rows of windows the first ``rows`` rows of a strip fill."""
+    """The rows of windows that the first ``rows`` rows of a strip fill."""
     span = (pooling.window[0] - 1) * pooling.dilation[0] + 1
     return (rows - span) // pooling.stride[0] + 1 if rows >= span else 0
 

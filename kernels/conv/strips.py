@@ -1,14 +1,14 @@
-"""The first convolution of a network of images: few channels, large images in HBM, at most 128 outputs.
+"""A network's first convolution: few channels, large images in HBM, at most 128 outputs.
 
-Where outputs leave partitions free, an image's results are computed in two or four strips of rows at once, each on its
-own 64 or 32 partitions of results: products, evacuation, pooling and stores then take a half or a quarter. All strips
-share the products: the image's rows stand on the partitions once for each strip and kernel row, shifted, and weights of
-zero keep the strips apart. Kernel columns are shifted views of these, or, where more partitions cost less than more
-products, stand on partitions of their own. Whole rows are brought in, so that each partition is one piece of HBM.
+If outputs leave partitions free, an image's results are computed in two or four strips of rows at once, each on its own
+64 or 32 partitions of results: products, evacuation, pooling and stores then take a half or a quarter. All strips share
+the products: the image's rows are on the partitions once for each strip and kernel row, shifted, and zero weights keep
+the strips apart. Kernel columns are shifted views of these; if extra partitions cost less than extra products, columns
+have partitions of their own. Whole rows are loaded, so that each partition is one contiguous piece of HBM.
 
-Partition ((strip * kernel rows + u) * channels + c) * apart + j holds channel c shifted by u rows and j columns, where
-``apart`` is as many as find room: a DMA engine serves eight partitions in a row, and all should have some. What lies
-between is zero.
+Partition ((strip * kernel rows + u) * channels + c) * apart + j holds channel c shifted by u rows and j columns.
+``apart`` is the largest distance that fits: a DMA engine serves eight adjacent partitions, and all engines should have
+some. The partitions between are zero.
 """
 
 from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor
@@ -24,8 +24,8 @@ def convolve_strips(plan: Strips, w: nl.NkiTensor, bias: nl.NkiTensor, act: str)
     plan: with dst in HBM (N, O, PH, PW), or SBUF ``channels`` (P, 1, N, PH, PW), and src in HBM (N, C, H, W)
     w: HBM (C, 1, T, O), prepared; the dtype of src
     bias: HBM or SBUF (O, 1) float32, prepared
-    limits: those of ``strips_of``; NaN and infinity of an image reach the results of all strips, as far from each
-        strip's first row
+    limits: those of ``strips_of``; NaN and infinity of an image reach the results of all strips, at the same distance
+        from each strip's first row
 
     numpy: see conv2d
     """
@@ -71,8 +71,8 @@ def convolve_strips(plan: Strips, w: nl.NkiTensor, bias: nl.NkiTensor, act: str)
 
 
 def _zero_tiles(plan: Strips, bands: list[Rows]) -> list[nl.NkiTensor]:
-    """The tiles (p, rows * columns) that take the bands in turn: zeros where no shifted channel stands. What the first
-    bands take is filled first."""
+    """The tiles (p, rows * columns) that the bands use in turn, with zeros where no shifted channel goes. The part for
+    the first bands is zeroed first."""
     lengths = []
     most = 0
     for band in bands:
@@ -129,8 +129,8 @@ def _load_bias(bias: nl.NkiTensor, plan: Strips) -> nl.NkiTensor:
 
 
 def _pool_tiles(plan: Strips) -> list[nl.NkiTensor]:
-    """The tiles (p, 1, rows, columns) in which the results of a strip wait to be pooled, for every other image; columns
-    that no convolution writes are filled."""
+    """The tiles (p, 1, rows, columns) in which a strip's results wait to be pooled, for alternate images; columns that
+    no convolution writes are filled."""
     tiles: list[nl.NkiTensor] = []
     dst, pooling = plan.dst, plan.pooling
     if pooling.is_none():
@@ -149,7 +149,8 @@ def _pool_tiles(plan: Strips) -> list[nl.NkiTensor]:
 
 
 def _fill_rows(conv_sb: nl.NkiTensor, rows: Rows, plan: Strips) -> None:
-    """Fill what pooling sees beyond the first and the last row of the convolution, among ``rows`` of each strip."""
+    """Fill the rows that pooling sees beyond the first and the last row of the convolution, among ``rows`` of each
+    strip."""
     each, fill = plan.each(), pool_fill(plan.pooling.op)
     for strip in range(plan.count):
         first = plan.first_row(strip)
@@ -235,7 +236,7 @@ def _convolve(
 
 def _accumulate(sum_psum: nl.NkiTensor, seen_sb: nl.NkiTensor, w_sb: nl.NkiTensor, plan: Strips) -> None:
     """sum_psum (o, 1, rows, columns) = the sum over all products of rows of the band (p, rows, columns). Kernel columns
-    add to the results under which they see the image; one that sees it under all comes first."""
+    add to the results for which they see the image; one that sees it for all comes first."""
     stride, columns, width = plan.shape.stride, plan.columns, plan.src.shape[3]
     products = plan.products()
     lead = plan.leading_column() if columns == 1 else 0
@@ -255,7 +256,8 @@ def _accumulate(sum_psum: nl.NkiTensor, seen_sb: nl.NkiTensor, w_sb: nl.NkiTenso
 
 
 def _result_tile(plan: Strips, n: int, row: int, rows: int) -> nl.NkiTensor:
-    """Where rows ``row``... of all strips are computed: in dst, or in a tile (o, 1, rows, columns) on its way."""
+    """The place to compute rows ``row``... of all strips: in dst, or in a tile (o, 1, rows, columns) on its way
+    there."""
     dst, each = plan.dst, plan.each()
     if is_hbm_tensor(dst) or plan.count > 1:
         return nl.ndarray((plan.count * each, 1, rows, dst.shape[-1]), dtype=dst.dtype, buffer=nl.sbuf)
@@ -263,8 +265,8 @@ def _result_tile(plan: Strips, n: int, row: int, rows: int) -> nl.NkiTensor:
 
 
 def _put_all(plan: Strips, computed: list[tuple[nl.NkiTensor, int]], n: int) -> list[tuple[nl.NkiTensor, int]]:
-    """Bring tiles of rows of image ``n`` to where they belong: after the next band's products, as the engine that
-    copies them would evacuate these too late. Return the tiles that are left: none."""
+    """Move tiles of rows of image ``n`` to their place: after the next band's products, as the copying engine would
+    otherwise evacuate these too late. Return the tiles that are left: none."""
     for item in computed:
         y_sb, row = item
         if is_hbm_tensor(plan.dst) or plan.count > 1:
@@ -273,7 +275,7 @@ def _put_all(plan: Strips, computed: list[tuple[nl.NkiTensor, int]], n: int) -> 
 
 
 def _put(plan: Strips, y_sb: nl.NkiTensor, n: int, row: int) -> None:
-    """Bring rows ``row``... of all strips of image ``n``, in SBUF (strips * each, 1, rows, columns), to dst."""
+    """Move rows ``row``... of all strips of image ``n``, in SBUF (strips * each, 1, rows, columns), to dst."""
     dst, outputs = plan.dst, plan.outputs
     for strip in range(plan.count):
         first = strip * plan.height() + row

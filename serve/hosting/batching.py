@@ -36,9 +36,9 @@ _REMEMBERED = 0.9
 
 @dataclass(frozen=True)
 class Inference:
-    """An answer, and where its time went: until the model was free, until the batch was whole, computing it.
+    """An answer, and its time: waiting for the model, waiting for the batch, and computing it.
 
-    ``described``: the model that computed it, which may be another one by the time that the answer is written.
+    ``described``: the model that computed it, which may have been replaced when the answer is written.
     """
 
     outputs: dict[str, Array]
@@ -222,7 +222,7 @@ class Batcher:
         return max(1, math.ceil(rows * self._row_s))
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is queued or computed."""
+        """Wait until nothing is queued or running."""
         await self._idle.wait()
 
     def _expire(self, answer: asyncio.Future[Inference], timeout_s: float) -> None:
@@ -275,7 +275,7 @@ class Batcher:
         return chosen, rows >= self._limits.rows
 
     def _take(self, chosen: list[int]) -> list[_Waiting]:
-        """Take these requests out of the queue; the lock is held."""
+        """Remove these requests from the queue; the lock is held."""
         batch = [self._queue.pop(number) for number in chosen]
         now = time.perf_counter()
         for member in batch:
@@ -302,7 +302,7 @@ class Batcher:
         while batch:
             try:
                 answers, lost = self._answers(batch, free_since)
-            except BaseException as error:  # no request may wait for ever
+            except BaseException as error:  # no request may wait forever
                 answers = [(member, logged_problem(error, member.request)) for member in batch]
             free_since = time.perf_counter()
             batch = self._next_full() if lost is None else []
@@ -311,7 +311,7 @@ class Batcher:
     def _answers(self, batch: list[_Waiting], free_since: float) -> tuple[_Answers, DeviceError | None]:
         """Each request's answer. If a batch fails, its requests run alone, to find the guilty one.
 
-        If the device failed, no request is guilty: its error goes to all of them, and is returned.
+        If the device failed, no request is guilty: all of them get its error, which is also returned.
         """
         try:
             return list(zip(batch, self._run(batch, free_since), strict=True)), None

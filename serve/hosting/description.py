@@ -1,4 +1,4 @@
-"""What a model takes and gives: the part of a loaded model that requests are checked against and answers follow."""
+"""A model's inputs and outputs: the part of a loaded model that requests are checked against and answers follow."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def device_options(settings: ServeSettings) -> DeviceOptions:
 
 
 def on_device(settings: ServeSettings) -> bool:
-    """Whether the models run on NeuronCores. BackendError if they must and can't."""
+    """True if the models run on NeuronCores. BackendError if they must and can't."""
     if settings.backend == "simulator" or (settings.backend == "auto" and neuron_device() is None):
         return False
     return choose(settings.backend, settings.target, device_options(settings)).backend.name == "neuron"

@@ -23,7 +23,7 @@ from trnrt.validate import Noise, open_onnxruntime
 
 Array = NDArray[Any]
 MOST_SHAPES = 32
-"""The limit of compiled shapes beside the buckets': a client with ever new ones must not fill the memory."""
+"""The limit of compiled shapes beside the buckets': clients that keep sending new shapes must not fill the memory."""
 
 
 class LoadedModel:
@@ -70,7 +70,7 @@ class LoadedModel:
         )
 
     def rows(self, feeds: Mapping[str, Array]) -> int:
-        """The rows of these inputs; 1 where the model has no batch."""
+        """The rows of these inputs; 1 if the model has no batch."""
         return count_rows(self.session.model, feeds)
 
     def bucket(self, rows: int) -> int:
@@ -85,14 +85,14 @@ class LoadedModel:
         return sum(predictions[size].us for size in sizes) if all(size in predictions for size in sizes) else None
 
     def _varies_in_rows_only(self) -> bool:
-        """Whether the number of independent rows is all that varies in the inputs."""
+        """True if the number of independent rows is all that varies in the inputs."""
         described = self.described
         varying = 0 if described.batch is None else 1
         fixed = all(size >= 0 for meta in described.inputs for size in meta.shape[varying:])
         return fixed and not self.parameters and (described.batch is None or described.mixing is None)
 
     def _describe(self, settings: ServeSettings) -> Description:
-        """All that is known before the model has run."""
+        """Describe the model, as far as known before its first run."""
         model, metadata = self.session.model, dict(self.session.model.metadata)
         mixing = self._why_mixing()
         if isinstance(model.batch, int):

@@ -101,9 +101,9 @@ class ServedModel:
         self._ready_engine().batcher.admit()
 
     def arriving(self) -> AbstractContextManager[None]:
-        """A context to enter when a request arrives, and to leave when it is queued or failed.
+        """A context that spans a request's arrival, until it is queued or has failed.
 
-        If no request is arriving, those in the queue do not wait for others.
+        While no request is arriving, queued ones do not wait for others.
         """
         return self._engine.batcher.arriving() if self._engine else nullcontext()
 
@@ -140,7 +140,7 @@ class ServedModel:
             log("info", "model_unloaded", model=self.name)
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is queued or computed."""
+        """Wait until nothing is queued or running."""
         if self._engine is not None:
             await self._engine.batcher.wait_idle()
 
@@ -163,7 +163,7 @@ class ServedModel:
         return old
 
     def _not_loaded(self, failure: Failure, *, again: bool) -> None:
-        """A load failed; an old engine goes on serving. ``again``: it was recovering. The lock is held."""
+        """Handle a failed load; an old engine keeps serving. ``again``: it was recovering. The lock is held."""
         first = failure.device and self._engine is None and self._recovering is None
         if first or (again and failure.backend):
             self._recover(failure.reason)
@@ -178,7 +178,7 @@ class ServedModel:
         self._own_metrics.device_error()
         log("error", "device_error", model=self.name, usable=error.usable, error=error_text(error))
         engine = self._engine
-        if engine is not None and engine.loaded is loaded:  # else its successor serves already
+        if engine is not None and engine.loaded is loaded:  # otherwise its successor serves already
             self._engine = None
             closing = asyncio.create_task(engine.close())
             self._closing.add(closing)

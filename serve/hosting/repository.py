@@ -29,8 +29,8 @@ class Repository:
     """The models by name, and whether the server takes requests.
 
     ``files``: the models at the start, by default those of the settings. ``unloaded``: the names of those not to load.
-    ``broadcast`` does an action on all workers; by default on this one alone. ``core_lost`` is set when a device failed
-    so that this process can't use it again.
+    ``broadcast`` performs an action on all workers; by default on this one alone. ``core_lost`` is set when a device
+    failed so that this process can't use it again.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Repository:
         self.draining = False
         self.core_lost = asyncio.Event()
         self.others_loading = False
-        """Whether other workers still load their models: this one answers for all."""
+        """True if other workers still load their models: this one answers for all."""
         self.broadcast: Broadcast = self.act
         self._unloaded = unloaded
         known = model_files(settings) if files is None else files
@@ -64,7 +64,8 @@ class Repository:
 
     @property
     def ready(self) -> bool:
-        """Whether every model but the unloaded ones is ready, on all workers, and the server is not shutting down."""
+        """True if every model except the unloaded ones is ready, on all workers, and the server is not shutting
+        down."""
         return not self.draining and not self.others_loading and not self.reasons
 
     @property
@@ -98,7 +99,7 @@ class Repository:
     async def act(self, action: Action, name: str) -> str | None:
         """Load or unload a model on this worker; return why that failed. Problem(404) for an unknown name.
 
-        A loaded model is loaded anew; one that is unloaded finishes its queue.
+        A loaded model is reloaded; an unloaded one finishes its queue.
         """
         model = self._find(action, name)
         failed = None
@@ -118,7 +119,7 @@ class Repository:
         return rows
 
     async def drain(self) -> None:
-        """Become not ready, and wait until nothing is queued or computed."""
+        """Become not ready, and wait until nothing is queued or running."""
         self.draining = True
         for model in list(self.models.values()):
             await model.wait_idle()
@@ -133,7 +134,8 @@ class Repository:
 
 
 def _tidy() -> None:
-    """Free what a model left, and hide all else from the garbage collector: a full pass would delay every request."""
+    """Release a model's leftovers, and exempt the rest from garbage collection: a full pass would delay every
+    request."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()

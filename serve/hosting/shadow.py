@@ -1,4 +1,4 @@
-"""onnxruntime runs a share of the live requests, too, to see in production how far the answers are apart.
+"""onnxruntime also runs a share of the live requests, to measure in production how far the answers differ.
 
 Its cost is limited: one thread of low priority that rests after each run, and a short queue. If the queue is full, the
 request is skipped, and counted.
@@ -57,7 +57,7 @@ class Shadow:
         self._stopped.set()
 
     def _work(self) -> None:
-        with suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux only
+        with suppress(OSError, AttributeError):  # only Linux has a priority per thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while not self._stopped.is_set():
             try:

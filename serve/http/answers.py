@@ -11,7 +11,7 @@ from trnrt.serve.http.protocol import dumps
 
 
 class JSONAnswer(Response):
-    """JSON in ASCII, which any text can be written in; numbers must be finite."""
+    """JSON in ASCII, which can represent any text; numbers must be finite."""
 
     media_type = "application/json"
 

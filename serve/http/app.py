@@ -35,7 +35,7 @@ class Application(FastAPI):
         components = described.setdefault("components", {})
         components.setdefault("schemas", {}).update(schemas.SCHEMAS)
         components["securitySchemes"] = schemas.KEYS
-        # Any of them, or none: the operator decides whether there are keys.
+        # Any of them, or none: the operator decides if there are keys.
         described["security"] = [{}, *({name: []} for name in schemas.KEYS)]
         return described
 

@@ -33,7 +33,7 @@ def _picture(how: Recipe) -> dict[str, Any]:
 
 
 def _is_row(tensor: TensorMeta) -> bool:
-    """Whether a row of this input is a number, or a list of a fixed number of them."""
+    """True if a row of this input is a number, or a list of a fixed number of them."""
     return len(tensor.shape) == 1 or (len(tensor.shape) == 2 and tensor.shape[1] > 0)
 
 

@@ -27,7 +27,7 @@ HEALTH = ("/v2/health/live", "/v2/health/ready")
 METRICS = "/metrics"
 OPEN = ("/", "/docs", "/openapi.json")
 OPEN_FOLDER = "/pages/"
-"""These paths need no key: health, and pages and scripts, which hold nothing of the models."""
+"""These paths need no key: health, and pages and scripts, which contain nothing of the models."""
 UNTIMED = "/v2/repository/"
 """Paths without a deadline: loading a model takes as long as compiling it."""
 
@@ -85,7 +85,8 @@ class Tracked:
         return f"{self._prefix}{next(self._numbers):016x}"
 
     async def _answer_request(self, scope: Scope, receive: Receive, sender: _Sender) -> None:
-        """Send the app's answer, or that to what it raised. If an answer is half sent, raise that again."""
+        """Send the app's answer, or the answer to its exception. If an answer is half sent, raise the exception
+        again."""
         try:
             await self.app(scope, receive, sender)
             return

@@ -89,7 +89,7 @@ def _stack_rows(rows: list[Any], meta: TensorMeta, most_elements: int) -> Array:
 
 
 def _row_shape(row: object, declared: tuple[int, ...]) -> list[int]:
-    """The shape of a row: as declared, or by the row's nesting where that is open."""
+    """The shape of a row: as declared, or by the row's nesting if that is open."""
     if -1 not in declared:
         return list(declared)
     found: list[int] = []
@@ -166,7 +166,7 @@ def predictions_of(outputs: Mapping[str, Array], described: Description, rows: i
 
 
 def _are_scores(array: Array, meta: TensorMeta, labels: Sequence[str] | None, rows: int) -> bool:
-    """Whether an output has a number for each class: as many as labels, or without labels a distribution a row."""
+    """True if an output has a number for each class: as many as labels, or without labels a distribution a row."""
     if meta.dtype not in ("float16", "bfloat16", "float32", "float64") or array.ndim != 2 or len(array) != rows:
         return False
     if labels is not None:

@@ -32,8 +32,8 @@ async def metrics(request: Request) -> Response:
     """The server's metrics, for Prometheus."""
     repository = repository_of(request)
     render = repository.metrics.render
-    # Several workers' are read from files, replicas' are asked for: not on the event loop, which answers requests. A
-    # single worker's take 2 ms; a thread would wait longer than that for a busy loop.
+    # Metrics of several workers come from files, those of replicas by request, so not on the event loop. A single
+    # worker's take 2 ms; a thread would wait longer than that for a busy loop.
     several = repository.settings.workers > 1 or repository.settings.engine == "ray"
     body, content_type = await asyncio.to_thread(render) if several else render()
     return Response(body, headers={"Content-Type": content_type})
@@ -45,7 +45,7 @@ async def repository_index(request: Request) -> Response:
 
 
 async def repository_load(request: Request) -> Response:
-    """Load a model, or load it anew, on all workers. Off (403) unless the server was started with --admin."""
+    """Load or reload a model on all workers. Off (403) unless the server was started with --admin."""
     return await _act_on_all(request, "load")
 
 

@@ -95,7 +95,7 @@ async def model_metadata(request: Request) -> Response:
 
 
 async def model_ready(request: Request) -> Response:
-    """Whether a model is ready; the reason where it is not."""
+    """Whether a model is ready; the reason if it is not."""
     model = _find_model(request)
     check_ready(model)
     return JSONAnswer({"name": model.name, "ready": True})

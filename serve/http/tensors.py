@@ -266,7 +266,7 @@ def _strings(flat: list[Any], datatype: Datatype) -> Array:
 
 
 def is_text(text: str) -> bool:
-    """Whether a JSON string is valid UTF-8: escapes can spell halves of surrogate pairs."""
+    """True if a JSON string is valid UTF-8: escapes can spell halves of surrogate pairs."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

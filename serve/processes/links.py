@@ -54,7 +54,7 @@ class Link:
         self._loop.add_reader(connection.fileno(), self._receive)
 
     def send_loaded(self, rows: list[SummaryRow]) -> None:
-        """Tell that every model is loaded or has failed."""
+        """Report that every model is loaded or has failed."""
         self._send(("loaded", rows))
 
     async def broadcast(self, action: str, name: str) -> str | None:

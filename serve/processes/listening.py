@@ -16,7 +16,7 @@ _REASONS = {
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on which connections wait from now on. OptionError if that fails."""
+    """A listening socket; connections queue from now on. OptionError if that fails."""
     listener = bind_socket(host, port, BACKLOG)
     listener.setblocking(False)
     return listener

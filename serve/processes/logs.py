@@ -69,7 +69,7 @@ class Log:
             try:
                 self._stream.write("\n".join(lines) + "\n")
                 self._stream.flush()
-            except (OSError, ValueError):  # go on serving when nobody reads the log any more
+            except (OSError, ValueError):  # continue to serve when nobody reads the log any more
                 return
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ def serve(settings: ServeSettings) -> int:
     say(f"listening on {url}; loading {', '.join(map(repr, files))}")
 
     def print_summary(rows: list[SummaryRow]) -> None:
-        with suppress(OSError):  # go on serving when nobody reads the output any more
+        with suppress(OSError):  # continue to serve when nobody reads the output any more
             say(summary_text(rows, url))
 
     if settings.workers > 1:

@@ -1,4 +1,4 @@
-"""A worker: it serves its models on a socket, and answers what it accepted before it ends."""
+"""A worker: serves its models on a socket, and answers all accepted requests before it ends."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from trnrt.serve.processes.summary import SummaryRow, summary_rows
 
 OnLoaded = Callable[[list[SummaryRow]], None]
 LINGER_S = 0.3
-"""How long new requests still get an answer, 503, after a shutdown began: no client shall find the port closed."""
+"""How long new requests still get an answer, 503, after a shutdown began, so that no client finds the port closed."""
 SAMPLE_S = 5.0
 SWITCH_S = 0.0005
-"""How long a thread keeps the interpreter while another waits for it. With Python's own 5 ms, an event loop that
-is busy refusing requests delays a model's thread at each step of a batch."""
+"""The longest time that a thread keeps the interpreter while another waits for it. With Python's own 5 ms, an event
+loop that is busy refusing requests delays a model's thread at each step of a batch."""
 KEEP_ALIVE_S = 75
 _CLOSE = (b"connection", b"close")
 
@@ -143,7 +143,7 @@ class Worker:
         return 1
 
     async def _leave(self, keeper: Doorkeeper, server: _Server, serving: asyncio.Task[None]) -> int:
-        """Become not ready, answer what was accepted, close."""
+        """Become not ready, answer the accepted requests, close."""
         end = time.monotonic() + self.settings.drain_timeout
         self.repository.draining = True
         log("info", "draining", accepted=keeper.pending_requests)
@@ -165,7 +165,7 @@ class Worker:
         await asyncio.gather(keeper.leave(), self.repository.drain(), asyncio.sleep(LINGER_S))
 
     async def _wait_until(self, task: asyncio.Task[None], end: float) -> bool:
-        """Whether the task is done by then; a second ``stop`` ends the wait, too."""
+        """True if the task is done by then; a second ``stop`` ends the wait, too."""
         hurrying = asyncio.create_task(self._hurrying.wait())
         waited = [task, hurrying]
         await asyncio.wait(waited, timeout=max(0.0, end - time.monotonic()), return_when=asyncio.FIRST_COMPLETED)

@@ -49,7 +49,7 @@ class _Child:
 
 @dataclass(eq=False)
 class _Ask:
-    """An action that a worker asked for under its token, the workers that have not done it yet, and the failures."""
+    """A worker's action under its token, the workers that still have to do it, and the failures."""
 
     asker: _Child
     token: int

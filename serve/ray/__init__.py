@@ -1,1 +1,1 @@
-"""Serving on Ray: its front, its replicas, and what they say to each other."""
+"""Serving on Ray: its front, its replicas, and their messages."""

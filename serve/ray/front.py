@@ -29,7 +29,7 @@ from trnrt.serve.ray.replica import own_replica, whereabouts
 from trnrt.serve.settings import ServeSettings
 
 PAGES_S = 3.0
-"""How long other fronts and replicas may take to send their metrics; slower ones are left out."""
+"""How long other fronts and replicas may take to send their metrics; later ones are omitted."""
 
 
 class Front:

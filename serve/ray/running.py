@@ -89,7 +89,7 @@ def _deploy(settings: ServeSettings, app: Any, models: list[str], port: int) -> 
 
 @contextmanager
 def _tell_state() -> Iterator[None]:
-    """Print Ray's messages about what is missing, each once: Ray may wait without end for free resources."""
+    """Print Ray's messages about missing resources, each once: Ray may wait for them without end."""
     over = threading.Event()
 
     def tell() -> None:

@@ -1,4 +1,4 @@
-"""How the timing model's free numbers are fitted to kernels whose times were published.
+"""Fit the timing model's free numbers to kernels with published times.
 
 ``measurements.json``  what was published: parameters, single instructions, whole kernels
 ``kernels``, ``convolutions``, ``products``, ``attention``  those kernels, written from their descriptions

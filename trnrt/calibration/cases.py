@@ -58,7 +58,7 @@ def measurements() -> Mapping[str, Document]:
 
 @dataclass(frozen=True)
 class Case:
-    """How a published measurement is predicted.
+    """The prediction of a published measurement.
 
     ``arguments`` returns the kernel's arguments for a number of repeated units (elements, tiles, blocks ...); the
     published kernel has ``length`` of them. ``short``: shorter kernels and the weights of their times, whose sum is the
@@ -203,7 +203,7 @@ class Row:
 
     @property
     def inside(self) -> bool:
-        """Whether the range has one of the published figures, and is no wider than ``WIDEST``."""
+        """True if the range has one of the published figures, and is no wider than ``WIDEST``."""
         within = any(self.low_us <= value <= self.high_us for value in self.case.values_us)
         return within and self.ratio <= WIDEST
 

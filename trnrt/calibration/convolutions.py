@@ -31,11 +31,11 @@ def convolution(x: NDArray[Any], weights: NDArray[Any], bias: NDArray[Any], pool
 
 @nki.jit
 def convolve_rows(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """A row of the output at a time; each row of x is loaded for each product of a row of taps, and again for each 128
+    """A row of the output at a time; each row of x is reloaded for each product of a row of taps, and for each 128
     output channels.
 
-    All weights are in one tile, in which the columns of a stationary tile lie as many elements apart as there are tiles
-    and taps. The published kernel names one place for a row of x; its time shows that the compiler used several.
+    All weights are in one tile: the columns of a stationary tile are as many elements apart as there are tiles and
+    taps. The published kernel names one place for a row of x; its time shows that the compiler used several.
     """
     channels, height, width = x.shape[0], x.shape[1] - 2, x.shape[2] - 2
     outputs = weights.shape[0]
@@ -63,9 +63,10 @@ def convolve_rows(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge_m
 
 @nki.jit
 def convolve_blocks(x: Tensor, weights: Tensor, bias: Tensor, pool: int = 1, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """Two rows of the output at a time: what their products read of x is loaded once, a copy for each row of taps.
+    """Two rows of the output at a time: the input of their products is loaded once, as one copy for each row of taps.
 
-    Weights are turned once, each tile contiguous. The tile for x is cleared before it is loaded. The height is even.
+    Weights are transposed once, each tile contiguous. The tile for x is cleared before it is loaded. The height is
+    even.
     """
     channels, height, width = x.shape[0], x.shape[1] - 2, x.shape[2] - 2
     outputs = weights.shape[0]

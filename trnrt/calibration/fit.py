@@ -37,7 +37,7 @@ def _any(_case: Case) -> bool:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number of the timing model that the whole kernels decide: the same for all of ``targets``.
+    """A number of the timing model that is fitted to the whole kernels: the same for all of ``targets``.
 
     ``name``: its place in ``Timing`` ("dma.packet_ns"). ``prior``: its value from other sources; ``low`` and ``high``:
     its physically plausible range. All three are above 0. ``matters``: whether a case depends on it.

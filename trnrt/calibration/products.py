@@ -12,7 +12,8 @@ from trnrt.nki import nisa, nki, nl
 
 @nki.jit
 def matmul_paired(lhs_t: Tensor, rhs: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
-    """Two tiles of columns at a time: a tile of lhs_t is loaded once for both, each of rhs right before its product."""
+    """Two tiles of columns at a time: a tile of lhs_t is loaded once for both, each tile of rhs right before its
+    product."""
     depth, rows = lhs_t.shape
     out = nl.ndarray((rows, rhs.shape[1]), dtype=lhs_t.dtype, buffer=nl.shared_hbm)
     for m in range(0, rows, P):
@@ -95,7 +96,7 @@ def matmul_hoisted(
 def matmul_tuned(lhs_t: Tensor, rhs: Tensor, dge_mode: Mode = Mode.unknown) -> Tensor:
     """Blocks of 512 x 512 of a contraction of 1024, the sums of a column of blocks in SBUF in the dtype of lhs_t.
 
-    PSUM is cleared before each sum, and copied before it is added to what SBUF has. K a multiple of 1024, M of 512.
+    PSUM is cleared before each sum, and copied before it is added to the sums in SBUF. K a multiple of 1024, M of 512.
     """
     depth, rows = lhs_t.shape
     out = nl.ndarray((rows, rhs.shape[1]), dtype=lhs_t.dtype, buffer=nl.shared_hbm)

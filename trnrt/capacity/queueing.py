@@ -1,4 +1,4 @@
-"""How long requests wait for a NeuronCore: a worker of ``trnrt serve``, simulated request by request.
+"""Simulate how long requests wait for a NeuronCore: a worker of ``trnrt serve``, request by request.
 
 A worker is an event loop, which reads requests and writes answers one after the other, and a model's thread, which
 computes batches. They share Python's interpreter: the thread's work beside the device delays the loop. No formula is
@@ -35,14 +35,14 @@ class Worker:
     """One core with its process; microseconds.
 
     A batch of n requests takes ``device_us[n - 1]`` on the device, there and back, after ``host_us[n - 1]`` of the
-    interpreter. ``in_us`` and ``out_us`` are what the event loop takes for a request before it is queued and after it
-    was computed. A request that finds ``queue`` others waiting is refused. Where ``full`` requests or more wait when
-    the thread is done, it goes on by itself: they are a whole batch, or one more than that where a batch of all that
-    fit has rows to spare.
+    interpreter. ``in_us`` and ``out_us`` are the event loop's times for a request before it is queued and after it was
+    computed. A request that finds ``queue`` others waiting is refused. If ``full`` requests or more wait when the
+    thread is done, it takes the next batch by itself: they are a whole batch, or one more than that if a batch of all
+    that fit has rows to spare.
 
-    What was not done for a while is done more slowly, as others have taken the processor's caches: a request that is
-    read, and answered, after a very long pause takes ``cold_us`` more, half of it each; after a pause of t the share
-    1 - exp(-t / ``cooling_us``) of that.
+    After a pause, work is slower, as other processes have taken the processor's caches. After a very long pause, a
+    request takes ``cold_us`` more, half for reading it and half for answering; after a pause of t the share 1 - exp(-t
+    / ``cooling_us``) of that.
     """
 
     device_us: tuple[float, ...]
@@ -85,9 +85,8 @@ class Worker:
 class Waiting:
     """Latencies at a rate: microseconds from arrival to answer, infinite for refused requests.
 
-    ``p99_error`` is the standard error of ``p99_us``, from the tenths of the sample; ``batch`` the mean requests of a
-    batch, ``cold_us`` what a request takes more on average because the worker is cold, ``refused`` a share of all
-    requests.
+    ``p99_error`` is the standard error of ``p99_us``, from the tenths of the sample; ``batch`` the mean requests per
+    batch, ``cold_us`` the mean extra time of a request because the worker is cold, ``refused`` a share of all requests.
     """
 
     mean_us: float
@@ -160,10 +159,10 @@ class _Done(NamedTuple):
 class _Play:
     """A worker and its clock.
 
-    The event loop goes round. At the start of a round it looks once at what has come, and then does what is ready by
-    then, in its order: read a request (its number), note that a batch is done, answer its requests (their list), or
-    see whether a batch can go (None). What becomes ready meanwhile is done in the next round. The thread has a batch
-    until ``done``; it is the only one to know until the loop has noted it (``computing``).
+    The event loop works in rounds. At the start of a round it checks once for new arrivals, and then runs the ready
+    callbacks in order: read a request (its number), note that a batch is done, answer its requests (their list), or see
+    if a batch can go (None). Callbacks that become ready meanwhile run in the next round. The thread has a batch until
+    ``done``; only the thread knows until the loop has noted it (``computing``).
     """
 
     def __init__(self, worker: Worker, moments: list[float]) -> None:
@@ -218,7 +217,7 @@ class _Play:
             self._warm_up(self.read)
         self.now += self.worker.in_us
         self.read = self.now
-        # The thread finishes batches meanwhile, with the queue as it was.
+        # Meanwhile the thread finishes batches, with the queue unchanged.
         while self.done <= self.now:
             self._finish()
         if len(self.queue) < self.worker.queue:

@@ -18,7 +18,7 @@ _VARIABLE = "OPENBLAS_CORETYPE"
 def choose_blas_kernels(cpu: Path = Path("/proc/cpuinfo")) -> None:
     """Set ``OPENBLAS_CORETYPE`` where OpenBLAS would sum by place; call it before numpy is imported.
 
-    A value that the user has set stays. ``cpu`` lists the CPU's features; without it (not Linux) nothing is set.
+    A value set by the user stays. ``cpu`` lists the CPU's features; without it (not Linux) nothing is set.
     """
     try:
         features = set(cpu.read_text(encoding="utf-8", errors="replace").split())

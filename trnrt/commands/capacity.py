@@ -104,7 +104,7 @@ def _predict_served(
 
 
 def _sizes(session: InferenceSession, asked: CapacityDemand) -> list[int] | None:
-    """The batch sizes that the server compiles; None where requests can't share a batch."""
+    """The batch sizes that the server compiles; None if requests can't share a batch."""
     from trnrt.capacity.assumptions import DEFAULT_MOST
 
     fixed = fixed_batch(session)

@@ -36,7 +36,7 @@ def examine(backend: str, target: str | None, reporting: Reporting, names: list[
 def self_test(backend: str, target: str | None, reporting: Reporting, names: list[str] | None = None) -> bool:
     """Run the self-test and write its report; return whether all of it passed.
 
-    Raises BackendError where there is no device, except with ``--backend simulator``.
+    Raises BackendError if there is no device, except with ``--backend simulator``.
     """
     from trnrt.neuron.selftest.cases import CASES
     from trnrt.neuron.selftest.suite import run_suite

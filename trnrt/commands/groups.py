@@ -44,7 +44,7 @@ def nki_verbs() -> None:
     """Run, check or profile kernels on the simulated NeuronCore."""
 
 
-# Options that trnrt does not know belong to the script, wherever they stand.
+# Options unknown to trnrt belong to the script, wherever they are.
 @nki_app.command("run", cls=Verb, short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
 def nki_run_command(
     script: ScriptFile,

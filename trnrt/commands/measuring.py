@@ -1,4 +1,4 @@
-"""Measurements on the device, beside predictions and simulations. Only for ``--backend neuron``."""
+"""Measurements on the device, for comparison with predictions and simulations. Only for ``--backend neuron``."""
 
 from __future__ import annotations
 

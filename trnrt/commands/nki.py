@@ -54,7 +54,7 @@ def _run(script: Path) -> int:
 
 
 def check_script(script: Path, tracing: Tracing, reporting: Reporting) -> bool:
-    """Print what is wrong with a kernel file; return whether nothing is."""
+    """Print the findings in a kernel file; return true if there are none."""
     from trnrt.nki.checking import check
 
     report = check(script, tracing.calls or [], target=tracing.target, capacity=not tracing.no_capacity)

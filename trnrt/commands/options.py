@@ -25,7 +25,7 @@ class DType(StrEnum):
 
 
 class Backend(StrEnum):
-    """What runs a kernel module."""
+    """The backend for kernel modules."""
 
     AUTO = "auto"
     SIMULATOR = "simulator"
@@ -33,14 +33,14 @@ class Backend(StrEnum):
 
 
 class Fallback(StrEnum):
-    """What runs the nodes that the device does not support."""
+    """The runtime for nodes that the device does not support."""
 
     NONE = "none"
     ONNXRUNTIME = "onnxruntime"
 
 
 class Engine(StrEnum):
-    """Whose processes do the work: trnrt's own, or Ray's."""
+    """The processes that do the work: trnrt's own, or Ray's."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -73,7 +73,7 @@ class Color(StrEnum):
 
 @dataclass(frozen=True)
 class Reporting:
-    """How a result is printed, and the file it also goes to."""
+    """The form of the printed result, and the file that it also goes to."""
 
     as_json: JsonFlag = False
     json_out: JsonOutFlag = None

@@ -130,7 +130,7 @@ class Processes:
 
     @property
     def place(self) -> Place | None:
-        """Where on Ray the parts are made; None where they are made here."""
+        """The place on Ray where the parts are made; None to make them in this process."""
         given = {"--replicas": self.replicas, "--replica-cpus": self.replica_cpus, "--address": self.address}
         if self.engine is Engine.LOCAL:
             if useless := [flag for flag, value in given.items() if value is not None]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Images:
-    """How images become inputs."""
+    """The conversion of images to inputs."""
 
     layout: Layout | None = flag("Model and inputs", "--layout", help="Images: the order of the input's dimensions.")
     color: Color | None = flag("Model and inputs", "--color", help="Images: the input's channels, in order.")
@@ -79,7 +79,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Device:
-    """What runs a model."""
+    """The backend and its options."""
 
     backend: BackendFlag = Backend.AUTO
     lnc: LncFlag = None
@@ -98,7 +98,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Showing:
-    """How ``run`` shows outputs, and where it writes them."""
+    """The form of ``run``'s printed outputs, and the files to write them to."""
 
     output: Path | None = flag("Output", "--output", "-o", metavar="OUT.npz", help="Write all outputs.")
     top: int | None = flag(
@@ -115,7 +115,7 @@ class Showing:
 
 @dataclass(frozen=True)
 class Comparing:
-    """How outputs are compared, and whether steps are; a tolerance of None is the default of the dtype."""
+    """The comparison of outputs, and of steps if requested; a tolerance of None is the default of the dtype."""
 
     rtol: float | None = flag(
         "Comparison",
@@ -153,7 +153,7 @@ class Comparing:
 
 @dataclass(frozen=True)
 class Viewing:
-    """What ``inspect`` shows."""
+    """The views of ``inspect``."""
 
     stage: Stage = flag("Output", "--stage", default=Stage.PLANNED, help="The stage to show.")
     batch: PlanBatchFlag = None
@@ -270,7 +270,7 @@ class Overrides:
 
 @dataclass(frozen=True)
 class Planning:
-    """What a model is planned for."""
+    """The target, the dtype and the sizes to plan for."""
 
     dtype: DType = flag("Planning", "--dtype", default=DType.FLOAT32, help="The dtype of weights and activations.")
     target: TargetFlag = None
@@ -302,7 +302,7 @@ class Planning:
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """How a verb opens its model; the planner's ``effort`` is 0 or 1, and None leaves it to the session."""
+    """The options of a verb's session; the planner's ``effort`` is 0 or 1, and None leaves it to the session."""
 
     planning: Planning
     overrides: Overrides = field(default_factory=Overrides)

@@ -207,7 +207,7 @@ def serve_command(serving: Serving) -> None:
 def _exit_early(_number: int, _frame: object) -> None:
     """Exit on a signal that comes before the first worker: no request was accepted, and no process started yet.
 
-    It does not raise: an exception in a finalizer, or where everything is caught, is lost, and the server would start
+    It does not raise: an exception is lost in a finalizer, or where everything is caught, and the server would start
     all the same.
     """
     for stream in (sys.stdout, sys.stderr):

@@ -4,7 +4,7 @@
 (``GraphView.model``, made by ``ImportedModel.bind`` for concrete input shapes). This room knows ONNX, but not NKI.
 
 Importing this package imports neither ``onnx`` nor ``onnx_ir`` nor ``onnxscript``: together they take most of a second,
-and a command that reads no model must not wait for them.
+and commands that read no model should not wait for them.
 """
 
 from __future__ import annotations

@@ -63,9 +63,9 @@ def bind(
 def shapes_of_no_rows(
     imported: ReadModel, shapes: Mapping[str, Shape], values: Mapping[str, NDArray[Any]]
 ) -> list[Shape | None]:
-    """The outputs' shapes where the inputs ``shapes`` have 0 rows; None for one that can't be inferred.
+    """The outputs' shapes if the inputs ``shapes`` have 0 rows; None for one that can't be inferred.
 
-    Only shapes are known of such a graph: the rewrite rules don't handle tensors without elements.
+    Such a graph only has shapes: the rewrite rules don't handle tensors without elements.
 
     Raises:
         InputError: if the shapes are not one for each input, or don't fit.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ImportedModel(ReadModel):
-    """The result of ``import_model``: a model that was read, which ``bind`` prepares."""
+    """The result of ``import_model``: a model to be prepared by ``bind``."""
 
     def bind(
         self,
@@ -25,8 +25,8 @@ class ImportedModel(ReadModel):
     ) -> GraphView:
         """The graph for these input shapes, one for each input: all of it static, folded and cleaned up.
 
-        ``values`` has those of the ``parameters``, which become constants; others in it are ignored.
-        ``of_any_size``: accept tensors that are too large to compute, if only the graph is wanted.
+        ``values`` has those of the ``parameters``, which become constants; others are ignored. ``of_any_size``: accept
+        tensors that are too large to compute, for callers that only need the graph.
 
         Raises:
             InputError: if a shape or a parameter's value is missing, or doesn't fit what the model declares.

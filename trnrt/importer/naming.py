@@ -1,4 +1,4 @@
-"""How messages show a model's names, and unique names for nodes."""
+"""Names of a model in messages, and unique names for nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def root_cause(error: BaseException) -> str:
 
 
 def node_text(node: ir.Node) -> str:
-    """How messages name a node: its operator and its quoted name."""
+    """A node in a message: its operator and its quoted name."""
     return f"{one_line(node.op_type)} {quote(node.name)}"
 
 

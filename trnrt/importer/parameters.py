@@ -40,7 +40,7 @@ def _is_parameter(value: ir.Value, by_value: set[ir.Value]) -> bool:
 
 
 def _is_by_value(value: ir.Value, by_value: set[ir.Value]) -> bool:
-    """Whether the value is read, and only as a parameter or to compute parameters."""
+    """True if the value is read, and only as a parameter or to compute parameters."""
     uses = list(value.uses())
     return bool(uses) and not value.is_graph_output() and all(_takes_value(n, i, by_value) for n, i in uses)
 

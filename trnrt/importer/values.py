@@ -28,7 +28,7 @@ def static_size(value: ir.Value | None) -> int | None:
 
 
 def is_resolved(value: ir.Value) -> bool:
-    """Whether the tensor's shape and type are known."""
+    """True if the tensor's shape and type are known."""
     return value.dtype is not None and static_shape(value) is not None
 
 
@@ -38,7 +38,7 @@ def named_outputs(node: ir.Node) -> list[ir.Value]:
 
 
 def is_used(value: ir.Value) -> bool:
-    """Whether a node reads the value, or it is an output of the graph."""
+    """True if a node reads the value, or it is an output of the graph."""
     return bool(value.uses()) or value.is_graph_output()
 
 
@@ -48,7 +48,7 @@ def input_at(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def has_subgraph(node: ir.Node) -> bool:
-    """Whether the node has a body, as If, Loop and Scan do."""
+    """True if the node has a body, as If, Loop and Scan do."""
     graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
     return any(attribute.type in graphs for attribute in node.attributes.values())
 
@@ -76,7 +76,7 @@ def opset_of(node: ir.Node) -> int:
 
 
 def copies_at_inference(dropout: ir.Node) -> bool:
-    """Whether a Dropout copies its input, as it does unless it is of training."""
+    """True if a Dropout copies its input, as it does except in training."""
     opset = opset_of(dropout)
     if opset < 7:
         return bool(dropout.attributes.get_int("is_test", 0))

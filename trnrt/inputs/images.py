@@ -84,7 +84,7 @@ class ImageOptions:
 class Recipe:
     """How images become the input ``name``.
 
-    ``height`` and ``width`` are None where the model takes any. ``mean`` and ``std`` have one number, or one per
+    ``height`` and ``width`` are None if the model takes any. ``mean`` and ``std`` have one number, or one per
     channel, in the colour's order. ``sources`` has the origin of each setting.
     """
 
@@ -369,7 +369,7 @@ def _turn_upright(picture: Image, steps: dict[str, None]) -> Image:
     if turn is None:
         return picture
     steps["turned upright, as its EXIF data says"] = None
-    # Not ImageOps.exif_transpose, which also writes the EXIF data anew, and fails where that is damaged.
+    # Not ImageOps.exif_transpose, which also rewrites the EXIF data, and fails if that is damaged.
     return picture.transpose(Image.Transpose[turn])
 
 
@@ -427,7 +427,7 @@ def _pictures_text(
 
 
 def recipe_text(files: str, how: Recipe, shape: Sequence[int | str | None], steps: Iterable[str] = ()) -> str:
-    """One line on what a recipe does to ``files``, with the origin of each setting; some files needed ``steps``."""
+    """One line on a recipe's effect on ``files``, with the origin of each setting; some files needed ``steps``."""
     if how.dtype == "uint8":
         formula = "pixels as they are"
     else:

@@ -142,7 +142,7 @@ def read_labelled(path: Path, wanted: Sequence[TensorInfo]) -> tuple[Inputs, npt
 
 
 def _match_arrays(keys: Sequence[str], wanted: Mapping[str, TensorInfo], path: Path) -> tuple[dict[str, str], str]:
-    """Which array is which input, and which one holds the labels."""
+    """The input of each array, and the array with the labels."""
     inputs = {key: key for key in keys if key in wanted}
     labels = [key for key in keys if key not in inputs and key.lower() in LABEL_NAMES]
     if len(labels) != 1:

@@ -27,7 +27,7 @@ _BY = ("nki", "neuronx-cc", "torch-neuronx", "torch")
 
 @dataclass(frozen=True)
 class Made:
-    """How an artefact was made: from these digests, for this target and physical cores, by these package versions.
+    """The origin of an artefact: these digests, for this target and physical cores, by these package versions.
 
     ``debug_info``: it has its source lines, which does not change its results.
     """
@@ -46,7 +46,7 @@ class Made:
 
 
 def describe_made(plan: Plan, source: bytes, lnc: int, *, debug_info: bool = False) -> Made:
-    """How a plan's artefact would be made here and now."""
+    """The origin that a plan's artefact would have here and now."""
     shapes = [(t.name, t.shape, t.dtype) for t in (*plan.inputs, *plan.results)]
     kernel = hashlib.sha256(source + _kernels_digest() + repr((plan.entry, shapes)).encode("utf-8"))
     weights = hashlib.sha256()

@@ -47,7 +47,7 @@ DEBUG_SETTINGS = {
 """With these, compiled kernels keep their source lines (tools/neuron-explorer/environment-variables.rst, and
 nki/guides/use-neuron-profile.rst)."""
 GRACE_S = 5.0
-"""Seconds beyond the runtime's own limit, in whole seconds, after which we stop waiting, in case that fails."""
+"""Seconds that we wait beyond the runtime's own limit, in whole seconds, in case that limit fails."""
 
 _PLACING = threading.Lock()  # torch_neuronx.neuron_cores_context documents that it is for one thread at a time
 _hung: set[int] = set()
@@ -363,7 +363,7 @@ def _run(module: Any, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether a result fits a dtype. PyTorch/XLA may hold a kernel's unsigned integers in another integer type."""
+    """True if a result fits a dtype. PyTorch/XLA may hold a kernel's unsigned integers in another integer type."""
     return array.dtype == dtype or (array.dtype.kind in "iu" and dtype.kind in "iu")
 
 

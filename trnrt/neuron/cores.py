@@ -23,7 +23,7 @@ from trnrt.neuron.device import device_target, logical_config, neuron_devices
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 AVOIDED_S = 600.0
-"""Seconds for which a core that failed is leased after all others."""
+"""Seconds for which a failed core is leased only after all others."""
 _MOST_CORES = 1024
 _SPAN = re.compile(r"\d{1,4}(-\d{1,4})?", re.ASCII)
 _LOCKS = Path("/proc/locks")
@@ -37,7 +37,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether the cores are still locked."""
+        """True if the cores are still locked."""
         return bool(self._files)
 
     def release(self) -> None:

@@ -1,8 +1,8 @@
 """The only link to AWS's package: kernels use ``from trnrt.nki import nki, nl, nisa``.
 
 They get AWS's modules if its `nki` 0.6 is installed, and the simulator's otherwise; ``TRNRT_NKI=simulator`` selects the
-simulator on a machine that has both. For kernels that use ``import nki``, ``install()`` puts the simulator in the place
-of AWS's package if that is missing.
+simulator on a machine that has both. For kernels that use ``import nki``, ``install()`` replaces a missing AWS package
+by the simulator.
 
 Names are loaded on first use, so that the errors can be imported without the simulator.
 """

@@ -1,4 +1,4 @@
-"""The parts of a latency: the critical path by the kind of cost, beside the cost of fixed overheads alone."""
+"""The parts of a latency: the critical path by kind of cost, with that of fixed overheads for comparison."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class PathPart(Named):
 
 @dataclass(frozen=True, slots=True)
 class Breakdown(Named):
-    """The parts of a latency, which add up to it. ``floor_us``: the latency of the program that only loads the inputs
-    and stores the outputs; ``ratio``: the latency over that."""
+    """The parts of a latency, which add up to it. ``floor_us``: the latency of a program that only loads the inputs and
+    stores the outputs; ``ratio``: the latency over that."""
 
     parts: tuple[PathPart, ...]
     floor_us: float | None = None

@@ -52,13 +52,13 @@ class mutable_tensor(tensor):  # noqa: N801 - NKI's name
 
 
 def aws_nki_installed() -> bool:
-    """Whether AWS's `nki` is installed. The PyPI package of that name is an empty placeholder without these modules."""
+    """True if AWS's `nki` is installed. The PyPI package of that name is an empty placeholder without these modules."""
     with _hide_ours():
         return _is_importable("nki.language") and _is_importable("nki.isa")
 
 
 def install() -> bool:
-    """Make ``import nki`` import the simulator in this process; return whether it does.
+    """Make ``import nki`` import the simulator in this process; return true if it does.
 
     If AWS's package is installed, do nothing and return False, unless ``TRNRT_NKI=simulator``. A second call changes
     nothing.
@@ -78,7 +78,7 @@ def install() -> bool:
 
 
 def uninstall() -> None:
-    """Undo ``install``: ``import nki`` does what it did before."""
+    """Undo ``install``: restore the former meaning of ``import nki``."""
     if _State.saved is not None:
         sys.meta_path.remove(_FINDER)
         for name in [name for name, module in sys.modules.items() if isinstance(module, _Module)]:
@@ -168,7 +168,7 @@ def _is_importable(name: str) -> bool:
 
 @contextmanager
 def _hide_ours() -> Iterator[None]:
-    """Hide our own modules and finder while AWS's are looked for."""
+    """Hide our own modules and finder while looking for AWS's."""
     if _State.saved is None:
         yield
         return

@@ -56,7 +56,7 @@ class Predicted(Named):
 
 @dataclass(frozen=True, slots=True)
 class EngineUse(Named):
-    """How long an engine (or the DMA engines together) was busy, and that as a share of the total."""
+    """The busy time of an engine (or of the DMA engines together), also as a share of the total."""
 
     busy_us: float
     share: float
@@ -172,7 +172,7 @@ def profile(
     """The predicted cost of ``kernel`` for these arguments (arrays, or ``Spec`` for tensors), without computing data.
 
     ``target``, ``strict`` and ``capacity`` are as in ``trace``; ``cores``: physical cores, by default the kernel's own
-    number (``kernel[2]``). Raises what ``trace`` raises, and KernelError if instructions wait for each other for ever.
+    number (``kernel[2]``). Raises the errors of ``trace``, and KernelError if instructions deadlock.
     """
     simulated = Simulated(kernel, get_target(target or default_target()), strict=strict, cores=cores, capacity=capacity)
     return profile_programs(simulated.trace(*args, **kwargs))
@@ -198,8 +198,8 @@ def profile_programs(
 ) -> Profile:
     """The profile of traced programs, one a physical core. ``steps``: None makes a step of each line of the kernel.
 
-    ``dtype``: the reported one; None takes that of most of the multiplications. ``floor``: the program to compare the
-    breakdown with, which only loads the inputs and stores the outputs.
+    ``dtype``: the dtype to report; None takes that of most of the multiplications. ``floor``: the program to compare
+    the breakdown with, which only loads the inputs and stores the outputs.
     """
     predictions = tuple(predict(program) for program in programs)
     timelines = tuple(prediction.timeline for prediction in predictions)
@@ -303,7 +303,7 @@ def _widest_dtype(program: Program) -> str:
 
 
 def _largest(amounts: Counter[str]) -> str:
-    """The name with the largest amount, the last in the alphabet of several; "" if there is none."""
+    """The name with the largest amount, the alphabetically last of several; "" if there is none."""
     return max(amounts, key=lambda name: (amounts[name], name), default="")
 
 

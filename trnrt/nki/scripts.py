@@ -56,7 +56,7 @@ def environment(
 
 
 def run_main(script: Path) -> None:
-    """Run the script as ``__main__``; raise what it raises, SystemExit too."""
+    """Run the script as ``__main__``; raises its errors, SystemExit too."""
     runpy.run_path(str(script.resolve()), run_name="__main__")
 
 

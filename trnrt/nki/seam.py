@@ -1,4 +1,4 @@
-"""The simulator beside AWS's package in one process: a machine with a device needs both to predict and compare."""
+"""The simulator beside AWS's package in one process, to predict and compare on a machine with a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _set_aside: dict[str, ModuleType] = {}
 
 @contextmanager
 def use_simulator() -> Iterator[None]:
-    """Modules imported inside, ``trnrt.kernels`` too, get the simulator from ``trnrt.nki``, whatever is installed.
+    """Modules imported inside, including ``trnrt.kernels``, get the simulator from ``trnrt.nki``, whatever is
+    installed.
 
     A function keeps its module's imports, so kernels of both kinds can exist side by side.
     """

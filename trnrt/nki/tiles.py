@@ -80,7 +80,7 @@ def tile_plan(program: Program, steps: Sequence[Step]) -> tuple[StepTiles, ...]:
 
 
 def _held_bytes(program: Program, region: MemoryRegion) -> NDArray[np.int64]:
-    """Bytes a partition that tiles hold at each instruction."""
+    """Bytes per partition that tiles hold at each instruction."""
     change = np.zeros(len(program.instructions) + 1, np.int64)
     spans = program.lifetimes()
     for storage in program.storages:
@@ -94,7 +94,7 @@ def _held_bytes(program: Program, region: MemoryRegion) -> NDArray[np.int64]:
 
 
 def _kind(instruction: Instruction) -> Kind | None:
-    """Operation, engine and shape of an instruction; None for one that touches no tensor."""
+    """Operation, engine and shape of an instruction; None if it touches no tensor."""
     operation = instruction.operation.name
     views = [view for _, view in instruction.operands]
     if not views:

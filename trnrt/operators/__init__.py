@@ -1,1 +1,1 @@
-"""The operators, one file a family: their records and the functions that lower them. ``record`` finds them all."""
+"""The operators, one file per family: their records and the functions that lower them. ``record`` finds them all."""

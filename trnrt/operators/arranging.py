@@ -49,7 +49,7 @@ def arrange_parameter(
 
 
 def parameter_name(step: Step, key: str, parameter: Array | Operand) -> WeightName | SourceName:
-    """How the step's call names the result of ``arrange_parameter``: the weight ``key``, or one of its sources."""
+    """The name of ``arrange_parameter``'s result in the step's call: the weight ``key``, or one of its sources."""
     return SourceName(step.sources.index(parameter)) if isinstance(parameter, Operand) else WeightName(key)
 
 

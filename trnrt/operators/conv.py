@@ -31,7 +31,7 @@ _POOLS = {"MaxPool": "max", "AveragePool": "average"}
 # Bytes of zero weights that may be added to make groups one: DMA loads them in the 5 us or so that a tensor takes to
 # HBM and back, at some 320 GB/s. Measure the grouped networks (ShuffleNet, MobileNet, EfficientNet) when it changes.
 MOST_ZEROS = 1536 * 1024
-# Bytes a partition of results that the search tries beside the kernel's own: half and a quarter of it, so that pools
+# Bytes per partition of results that the search tries beside the kernel's own: half and a quarter of it, so that pools
 # and stores start earlier, and twice. With up to _FEW_CHANNELS it does not try one tap at a time. It tries nothing if
 # all products take fewer cycles than _LEAST_CYCLES, about 3 us. Chosen with the search (November 2026), whose budget
 # they share: when they change, search the networks again (docs/kernels.md, Tuned numbers).
@@ -127,7 +127,7 @@ class ConvStep(ImagesStep):
         return (Layout.CHANNELS, Layout.HBM) if self._may_be_on_chip() else (Layout.HBM,)
 
     def _may_be_on_chip(self) -> bool:
-        """Whether images can be in SBUF: groups that are computed together must be whole blocks."""
+        """True if images can be in SBUF: groups that are computed together must be whole blocks."""
         return len(self.shape) == 4 and self._layer.in_blocks
 
     @property
@@ -194,7 +194,7 @@ class ConvStep(ImagesStep):
         return packing.is_worth_packing(self._shape(self._layer.channels_at_once), self.shape[0], self.shape[1])
 
     def _is_stacked(self) -> bool:
-        """Whether the rows of the kernel are stacked on chip."""
+        """True if the rows of the kernel are stacked on chip."""
         if isinstance(self.weight, Operand) or self.added is not None or self.groups > 1 or len(self.shape) != 4:
             return False
         if self.tuned:  # options of conv2d: some images of a batch are computed like all of them
@@ -261,7 +261,7 @@ def _pooling(op: str, pool: Window) -> Pooling:
 
 
 def _fits(channels: int, size: tuple[int, int], window: Window, pool: Window) -> bool:
-    """Whether conv2d can compute results that are pooled from a convolution of ``size``."""
+    """True if conv2d can compute results that are pooled from a convolution of ``size``."""
     shape = ConvShape(channels, size, **window.options)
     return bool(conv_room.conv_fits(shape, _pooling("max", pool)))
 
@@ -286,7 +286,7 @@ class _Layer:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether the groups that are computed as one read and make whole blocks of channels."""
+        """True if the groups that are computed as one read and make whole blocks of channels."""
         made = self.outputs // self.groups * self.together
         return self.together == self.groups or not (
             self.channels_at_once % weights.PARTITIONS or made % weights.PARTITIONS

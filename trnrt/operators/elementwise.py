@@ -27,7 +27,7 @@ _STEP = float(np.sqrt(SUMS))
 
 @exact
 def bound_piecewise(case: Case) -> list[Array]:
-    """Elements as they are, negated, or a limit."""
+    """Unchanged or negated elements, or a limit."""
     limits = sum(case.error(k).max(initial=0) for k in range(1, len(case.inputs)))
     return [_carry_error(case) + limits]
 
@@ -142,7 +142,7 @@ def _smallest(divisor: Array, error: Array) -> Array:
 
 
 def _reach(case: Case, width: Array) -> Array:
-    """How far the result may move if the first input moves by ``width``."""
+    """The largest change of the result if the first input changes by ``width``."""
     up, down = (case.first(case.x + sign * width) for sign in (1, -1))
     apart: Array = np.maximum(np.abs(up - case.y), np.abs(down - case.y))
     return apart

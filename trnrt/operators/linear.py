@@ -25,10 +25,10 @@ from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Array, Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
 
-# Bytes a partition of a bias that is loaded ahead for every row of the batch: as much as one transfer of weights
+# Bytes per partition of a bias that is loaded ahead for every row of the batch: as much as one transfer of weights
 # (prefetching.PIECE_BYTES), as the first product waits for it. The kernel itself spreads a wider bias over the rows.
 _BIAS_BYTES = 8 * 1024
-# Bytes a partition of a load that the search tries beside the kernel's own WEIGHT_BYTES: twice, half and a quarter of
+# Bytes per partition of a load that the search tries beside the kernel's own WEIGHT_BYTES: twice, half and a quarter of
 # it. Each costs a trial: search the networks again when they change (docs/kernels.md, Tuned numbers).
 _LOAD_BYTES = (32768, 8192, 4096)
 
@@ -116,7 +116,7 @@ class LinearStep(Step):
 
 
 def _bias_row(bias: Array, outputs: int) -> Array | None:
-    """A bias with one number an output, as (O,); None for any other shape."""
+    """A bias with one number per output, as (O,); None for any other shape."""
     if bias.size == 1:
         return np.full(outputs, bias.reshape(()), np.float32)
     if bias.shape[-1:] == (outputs,) and bias.size == outputs:
@@ -233,7 +233,7 @@ def _following_bias(lowering: Lowering, node: ir.Node, outputs: int) -> tuple[Ar
 
 
 def _added_row(lowering: Lowering, node: ir.Node, product: ir.Value, outputs: int) -> Array | None:
-    """The constant that ``node`` adds to ``product``, if it has one number an output."""
+    """The constant that ``node`` adds to ``product``, if it has one number per output."""
     if node.op_type != "Add" or node.domain != "":
         return None
     other = node.inputs[1] if node.inputs[0] is product else node.inputs[0]

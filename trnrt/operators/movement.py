@@ -246,7 +246,7 @@ def lower_slice(lowering: Lowering, node: ir.Node) -> None:
     view = can_move(lowering, node.inputs[0])
     for axis, start, end, step in slice_ranges(node, len(view.shape), partial(integers, lowering, node)):
         size = view.shape[axis]
-        # As Python's slices, but a start before the first element on the way back is the first element.
+        # As in Python's slices, but on the way back, a start before the first element means the first element.
         first = max(start, -size) if step < 0 and size else start
         first, last, stride = slice(first, end, step).indices(size)
         view = view.slice(axis, first, len(range(first, last, stride)), stride)

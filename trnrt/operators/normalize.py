@@ -35,7 +35,7 @@ _by_image = partial(_normalization, batch=batch.by_image)
 
 @_by_image({"BatchNormalization": (6, 7, 9, 14, 15)}, bound=bounds.batch, shapes=shapes.by_channel)
 def lower_batch_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """``x * scale + shift`` with one number a channel each, folded on the host if they are constant."""
+    """``x * scale + shift`` with one number per channel each, folded on the host if they are constant."""
     _check_inference(lowering, node)
     source = lowering.operand(node.inputs[0])
     channels = _channels(source)
@@ -233,7 +233,7 @@ def _column_coefficients(lowering: Lowering, value: ir.Value | None, shape: Shap
 
 
 def _row_coefficients(lowering: Lowering, value: ir.Value | None, images: int) -> Coefficient:
-    """One number a row, as (rows, 1): the numbers of one image, repeated for each image."""
+    """One number per row, as (rows, 1): the numbers of one image, repeated for each image."""
     if value is None:
         return None
     constant = lowering.constant(value)
@@ -258,9 +258,9 @@ def lower_instance_normalization(lowering: Lowering, node: ir.Node) -> None:
 
 @_by_image({"GroupNormalization": (21,)}, bound=bounds.group, shapes=shapes.by_onnx)
 def lower_group_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """A row is one group of channels of one image; scale and bias are one a channel.
+    """A row is one group of channels of one image; scale and bias are one per channel.
 
-    In opset 18 they were one a group; that version is deprecated, and onnx's checker refuses it.
+    In opset 18 they were one per group; that version is deprecated, and onnx's checker refuses it.
     """
     source = lowering.operand(node.inputs[0])
     images, channels = source.shape[0], _channels(source)
@@ -280,7 +280,7 @@ def lower_group_normalization(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _channel_source(lowering: Lowering, program: Program, value: ir.Value | None, shape: Shape) -> Register:
-    """One number a channel as a source that broadcasts."""
+    """One number per channel as a source that broadcasts."""
     constant = lowering.constant(value)
     if constant is not None:
         return program.source(constant.astype(np.float32).reshape(shape))

@@ -37,7 +37,7 @@ def bound_scaler(case: Case) -> list[Array]:
 
 
 def bound_imputer(case: Case) -> list[Array]:
-    """Elements as they are, or a constant."""
+    """Unchanged elements, or a constant."""
     return [case.e]
 
 
@@ -171,7 +171,7 @@ _NORMS = {"MAX": Reduction("maximum"), "L1": L1, "L2": L2}
 
 @_of_rows({"Normalizer": (1,)}, bound=bound_normalizer)
 def lower_normalizer(lowering: Lowering, node: ir.Node) -> None:
-    """Rows over their largest element, or their 1- or 2-norm; a row with the norm 0 stays as it is."""
+    """Rows over their largest element, or their 1- or 2-norm; a row with the norm 0 stays unchanged."""
     name = attribute(node, "norm", "MAX")
     if name not in _NORMS:
         raise Blocked(f"norm={name!r}; ONNX knows MAX, L1 and L2")

@@ -107,7 +107,7 @@ def _window(node: ir.Node, sizes: tuple[int, ...]) -> tuple[Window, Pair]:
 
 
 def counts_alike(lowering: Lowering, node: ir.Node) -> bool:
-    """Whether all windows of a pooling node divide by the same number; maxima don't divide."""
+    """True if all windows of a pooling node divide by the same number; maxima don't divide."""
     if node.op_type != "AveragePool":
         return True
     window, _ = _window(node, _source_shape(lowering, node)[2:])
@@ -118,7 +118,7 @@ def counts_alike(lowering: Lowering, node: ir.Node) -> bool:
 
 
 def _source_shape(lowering: Lowering, node: ir.Node) -> tuple[int, ...]:
-    """The shape of what a node pools."""
+    """The shape of a pooling node's input."""
     shape = lowering.shape(node.inputs[0])
     if len(shape) < 2:
         raise Blocked(f"{node.op_type} of a tensor of {len(shape)} dimensions; images (N, C, H, W) are expected")

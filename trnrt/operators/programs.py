@@ -110,7 +110,7 @@ class ComputeStep(Step):
         return [s for s in self.program.sources if not isinstance(s, Operand)]
 
     def _fits(self, constant: Array, layout: Layout) -> bool:
-        """Whether a constant has one number a partition in a layout: one a channel, or one a feature."""
+        """True if a constant has one number per partition in a layout: one per channel, or one a feature."""
         shape = (1,) * (len(self.shape) - constant.ndim) + constant.shape
         return layout in (Layout.CHANNELS, Layout.FEATURES) and shape[1] == self.shape[1] == constant.size
 

@@ -156,7 +156,8 @@ def _add_nearest(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
 
 
 def _whole_times(indices: Array, size: int) -> int:
-    """How often ``indices`` repeats each element, if it repeats all equally often and in order; else 0."""
+    """The number of times that ``indices`` repeats each element, if it repeats all equally often and in order; else
+    0."""
     times = len(indices) // size
     return times if np.array_equal(indices, np.repeat(np.arange(size), times)) else 0
 

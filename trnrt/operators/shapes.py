@@ -19,7 +19,7 @@ def by_onnx(_node: ir.Node, _shapes: list[Shape | None]) -> str | None:
 
 
 def _broadcasts_to(shape: Shape, wanted: Shape) -> bool:
-    """Whether ``shape`` broadcasts to ``wanted``."""
+    """True if ``shape`` broadcasts to ``wanted``."""
     tail = wanted[len(wanted) - len(shape) :]
     return len(shape) <= len(wanted) and all(a in (1, b) for a, b in zip(shape, tail, strict=True))
 

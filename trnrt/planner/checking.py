@@ -1,4 +1,4 @@
-"""Whether a user's choices name what a plan has."""
+"""Check that a user's choices name steps, nodes and values of the plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trnrt.text import name_text, names_text, quote
 
 
 def check_choices(choices: Choices, nodes: Iterable[NodeReport], steps: Sequence[StepReport]) -> None:
-    """OptionError for a name that a plan, made with these choices, has no place for.
+    """Raise OptionError for a name in the choices that the plan made with them doesn't have.
 
     ``nodes`` are the reports of all nodes of the model, ``steps`` all steps of its parts.
     """
@@ -42,7 +42,7 @@ def check_choices(choices: Choices, nodes: Iterable[NodeReport], steps: Sequence
 
 
 def _check_options(choices: Choices, steps: Sequence[StepReport]) -> None:
-    """OptionError for an option that a step does not have, or a value that it does not offer."""
+    """Raise OptionError for an option that a step doesn't have, or a value that it doesn't offer."""
     known = {step.name: step for step in steps}
     for name, option, value in sorted(choices.options, key=repr):
         if name not in known:
@@ -56,7 +56,7 @@ def _check_options(choices: Choices, steps: Sequence[StepReport]) -> None:
 
 
 def unknown(what: str, kind: str, name: str, known: Sequence[str]) -> OptionError:
-    """The error for a name that is none of the ``known``."""
+    """The error for a name that isn't among the ``known`` ones."""
     close = get_close_matches(name[:200], [one for one in known if len(one) <= 200][:1000], n=1)
     meant = f"did you mean {quote(close[0])}? " if close else ""
     return OptionError(

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 ASKED = "it was asked for"
-"""The reason of everything that a user has chosen."""
+"""The reason given for everything that a user has chosen."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user has chosen; the planner chooses everything else.
+    """The user's choices; the planner chooses everything else.
 
-    ``no_fuse``: nodes that are computed in no step with what comes before them. ``in_hbm``: tensors between steps
-    (outputs of steps) that live in HBM. ``own_weights``: steps that load their weights while they run. ``options``:
-    (step, option, value) of arguments with which kernels are called: see ``Step.tunable``.
+    ``no_fuse``: nodes that are never computed in one step with the nodes before them. ``in_hbm``: step outputs that
+    live in HBM. ``own_weights``: steps that load their weights while they run. ``options``: (step, option, value) for
+    arguments of kernel calls; see ``Step.tunable``.
     """
 
     no_fuse: frozenset[str] = frozenset()
@@ -30,7 +30,7 @@ class Choices:
         return {option: value for name, option, value in sorted(self.options, key=str) if name == step}
 
     def __or__(self, other: Choices) -> Choices:
-        """The choices of both."""
+        """The union of both choices."""
         return Choices(
             self.no_fuse | other.no_fuse,
             self.in_hbm | other.in_hbm,
@@ -50,7 +50,7 @@ class Choices:
 
     @staticmethod
     def from_document(document: Mapping[str, Sequence[Any]]) -> Choices:
-        """The choices that ``document`` was."""
+        """The choices saved in ``document``."""
         names = {key: frozenset(document.get(key, ())) for key in ("no_fuse", "in_hbm", "own_weights")}
         options = frozenset((step, option, value) for step, option, value in document.get("options", ()))
         return Choices(**names, options=options)

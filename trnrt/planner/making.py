@@ -26,7 +26,7 @@ from trnrt.planner.rendering.module import KernelModule, Material
 from trnrt.planner.searching.fitting import Fitted, repeat_part
 from trnrt.planner.searching.search import search
 
-# Names in notes are as ``repr`` writes them.
+# Notes show names in their ``repr``.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
 
@@ -36,10 +36,10 @@ def make_plan(
     options: PlanOptions,
     values: Mapping[str, Array] | None = None,
 ) -> Plan:
-    """The plan of a model for concrete input shapes, and for the ``values`` of the inputs that are its parameters.
+    """Plan a model for concrete input shapes, and for the ``values`` of inputs that are its parameters.
 
-    Raises UnsupportedModelError with every blocking node, InputError where the shapes do not fit the model, OptionError
-    where the choices name something unknown.
+    Raises UnsupportedModelError with every blocking node, InputError if the shapes don't fit the model, OptionError if
+    the choices contain an unknown name.
     """
     view = model.bind(shapes, values)
     fewer = fewer_rows(model, shapes, values, view)
@@ -49,7 +49,7 @@ def make_plan(
 
 
 def rows_of(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> int | None:
-    """The rows that these input shapes have; None for a model without a batch."""
+    """The rows in these input shapes; None for a model without a batch."""
     data = (shape for name, shape in shapes.items() if shape and name not in model.parameters)
     return None if model.batch is None else next((shape[0] for shape in data), None)
 
@@ -61,9 +61,9 @@ def plan_view(
     batch: int | None,
     fewer: Fewer | None = None,
 ) -> Plan:
-    """``make_plan`` for a graph that is bound already; names in the choices that it does not know are passed over.
+    """``make_plan`` for a graph that is bound already; ignores names in the choices that the graph doesn't have.
 
-    ``fewer`` gives the graph for fewer rows of the batch, if it may be taken some rows at a time.
+    ``fewer`` gives the graph for fewer rows, if the batch may be split into passes.
     """
     planning = _Planning(model, view, options, batch, fewer)
     searched = search(planning.material, batch, options.choices, options.effort)
@@ -111,7 +111,7 @@ class _Planning:
         return self.material(choices, rows) if same and same_steps(whole, part, self.batch, rows) else None
 
     def plan(self, choices: Choices, fitted: Fitted) -> Plan:
-        """The plan with the module that was found."""
+        """The plan around a fitted module."""
         lowering, whole = self._lowered(choices.no_fuse, self.batch), self.material(choices, self.batch)
         found = self.material(choices, fitted.rows)
         found.tune()
@@ -168,7 +168,7 @@ def _read_on_device(lowering: Lowering) -> set[str]:
 
 
 def _kernel_inputs(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
-    """Graph inputs that a step reads, as the kernel takes them, and those that the host prepares."""
+    """Graph inputs that a step reads, as kernel arguments, and those that the host prepares."""
     read = _read_on_device(lowering)
     given = [
         DeviceTensor(value_name(value), lowering.shape(value) or (1,), dtype)
@@ -179,7 +179,7 @@ def _kernel_inputs(lowering: Lowering, dtype: str) -> list[DeviceTensor]:
 
 
 def _leaving_values(lowering: Lowering) -> set[str]:
-    """Values that leave the device: model outputs, and what boundary nodes read."""
+    """Values that leave the device: model outputs, and inputs of boundary nodes."""
     wanted = {lowering.root(value) for value in lowering.graph.outputs}
     return wanted | {name for node in lowering.host for name in node.inputs}
 
@@ -202,7 +202,7 @@ def _heading(model: ImportedModel, target: str, dtype: str, inputs: list[DeviceT
 def _assemble(
     model: ImportedModel, view: GraphView, lowering: Lowering, whole: Material, part: Material, fitted: Fitted
 ) -> Plan:
-    """The plan of the ``whole`` batch; the module takes a ``part`` of it at a time."""
+    """The plan for the ``whole`` batch; each call of the module takes a ``part`` of it."""
     steps, module = _step_reports(lowering, whole, part, fitted), fitted.module
     return Plan(
         name=model.name,
@@ -307,10 +307,9 @@ def _planned_nodes(lowering: Lowering, steps: tuple[StepReport, ...]) -> dict[st
 def node_reports(
     model: ImportedModel, notes: tuple[str, ...], reports: Mapping[str, NodeReport]
 ) -> tuple[NodeReport, ...]:
-    """One report for every node of the file, with its operator there: how it was planned, and how the clean-up changed
-    it.
+    """One report per node of the file, with its original operator: how it was planned, and how the clean-up changed it.
 
-    ``reports`` are those of the nodes that the clean-up left; ``notes`` say what it did.
+    ``reports`` are for the nodes left by the clean-up; ``notes`` record its changes.
     """
     planned, found = dict(reports), list[NodeReport]()
     of_steps = {repr(report.name): report for report in planned.values() if report.step}

@@ -21,9 +21,9 @@ def identifier(name: str) -> str:
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """``text`` for a comment, a docstring or a message: one line of printable ASCII, everything else as an escape.
+    """``text`` for a comment, a docstring or a message: one line of printable ASCII, everything else escaped.
 
-    Text beyond ``limit`` is cut off between escapes: half of one would be a syntax error in a docstring.
+    Text beyond ``limit`` is cut between escapes: half an escape would be a syntax error in a docstring.
     """
     characters = [character.encode("unicode_escape").decode("ascii") for character in text[: limit + 1]]
     if sum(map(len, characters)) <= limit:
@@ -33,14 +33,14 @@ def printable(text: str, limit: int = 200) -> str:
 
 
 class Names:
-    """Identifiers of one kernel module: each name gets one, no two the same, none that the module uses itself."""
+    """Identifiers of one kernel module: each name gets its own, distinct from those that the module uses itself."""
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = set(taken)
         self._given: dict[tuple[str, str], str] = {}
 
     def identifier(self, name: str, part: str = "") -> str:
-        """The identifier of ``name``, or of a ``part`` of what it names; the same one whenever asked again."""
+        """The identifier of ``name``, or of a ``part`` of it; always the same for the same arguments."""
         if (name, part) not in self._given:
             base = candidate = identifier(name) + (f"_{part}" if part else "")
             count = 2

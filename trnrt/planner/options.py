@@ -1,4 +1,4 @@
-"""How a model is planned: one record, from the command line and the session down to the search."""
+"""The planner's options: one record, from the command line and the session down to the search."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EFFORTS = (0, 1)
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """The target and the dtype that a model is planned for, and what the user asks of the planner.
+    """The target and the dtype to plan for, and the user's choices.
 
-    ``choices`` override the planner's own. With ``effort`` 1 it chooses by the predicted time where that can gain, with
-    0 by estimates. ``fallback`` names what runs the nodes that the device can't; without it such a model is refused.
-    ``shapes``: sizes that the model's file leaves open, by input. Raises OptionError for a value that there is not.
+    ``choices`` override the planner's own. With ``effort`` 1 it compares predicted times wherever that can gain; with 0
+    it estimates. ``fallback`` names what runs the nodes that the device can't; without it such a model is refused.
+    ``shapes``: sizes left open in the model's file, by input. Raises OptionError for an invalid value.
     """
 
     target: str = DEFAULT_TARGET

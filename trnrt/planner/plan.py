@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 class Layout(Enum):
-    """How a tensor lies in memory; ``kernels/common.py`` says where each element stands."""
+    """The layout of a tensor in memory; ``kernels/common.py`` gives the place of each element."""
 
     HBM = "hbm"  # as ONNX stores it
     ROWS = "rows"  # SBUF (P, B, F): the batch on the partitions
@@ -35,7 +35,7 @@ class NodeReport:
     """How one ONNX node was planned.
 
     ``place``: "core" (arithmetic on the NeuronCore), "dma" (elements are only moved), "host" (a boundary node), "view"
-    (moves nothing), "folded" (gone before planning). ``reason`` says why, or why a fusion was not made.
+    (moves nothing), "folded" (removed before planning). ``reason`` says why, or why a fusion wasn't made.
     """
 
     name: str
@@ -58,16 +58,15 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One kernel call: the nodes it covers, the values it reads, and where its result lives and why.
+    """One kernel call: the nodes it covers, the values it reads, and the place of its result, with the reason.
 
     ``sources`` are names of stored tensors, each with its stored shape and layout. ``lines`` are the first and last
-    line of the call in the kernel module, ``identifier`` what it names its result, and ``dtype`` what that is held in.
-    ``images``: the call is in a loop over this many images of the batch at a time, which its arguments name; 0: it is
-    called once. ``holds`` is the value of the graph that the result is, empty where it is none, and ``order`` says
-    which of its dimensions stands where: stored dimension d is dimension ``order[d]``. ``weights``: "prefetched"
-    (brought to SBUF ahead of the step), "own" (loaded by the step itself, for the reason ``weights_reason``) or "none".
-    ``options`` are arguments of the kernel that were chosen, ``offered`` what can be chosen beside the defaults (see
-    ``Step.tunable``).
+    line of the call in the kernel module, ``identifier`` the name of its result there, and ``dtype`` the result's
+    dtype. ``images``: the call is in a loop over this many images at a time, as its arguments show; 0 means it is
+    called once. ``holds`` is the result's value in the graph, if it is one, and ``order`` its dimensions as stored:
+    stored dimension d is dimension ``order[d]``. ``weights``: "prefetched" (loaded into SBUF ahead of the step), "own"
+    (loaded by the step itself, for the reason ``weights_reason``) or "none". ``options`` are the tuned arguments of the
+    kernel, ``offered`` the alternatives to their defaults (see ``Step.tunable``).
     """
 
     name: str
@@ -93,7 +92,7 @@ class StepReport:
 
 @dataclass(frozen=True)
 class DeviceTensor:
-    """A tensor that crosses the boundary: an argument of the kernel, or what it returns (shape as on the device)."""
+    """A tensor that crosses the boundary: an argument or a result of the kernel, with its shape on the device."""
 
     name: str
     shape: tuple[int, ...]
@@ -102,8 +101,7 @@ class DeviceTensor:
 
 @dataclass(frozen=True)
 class HostNode:
-    """A boundary node that runs on the host: a conversion or look-up of a final index or label, or of an index that an
-    input holds."""
+    """A boundary node that runs on the host: converts or looks up a final index or label, or an index from an input."""
 
     name: str
     op: str
@@ -114,9 +112,9 @@ class HostNode:
 
 @dataclass(frozen=True)
 class PlanOutput:
-    """An output of the model: the value it comes from (device, host, input or constant), and what it must look like.
+    """An output of the model: the value that it comes from (device, host, input or constant), its dtype and shape.
 
-    ``is_list``: it is a list, one item a row, as the host makes it.
+    ``is_list``: the host makes it a list, one item per row.
     """
 
     name: str
@@ -128,8 +126,8 @@ class PlanOutput:
 
 @dataclass(frozen=True)
 class WeightPart:
-    """Where a weight is that shares an argument of the kernel, (P, columns), with others: columns ``first``...,
-    in the order of its elements in ``shape`` (P, ...)."""
+    """The place of a weight that shares a kernel argument (P, columns) with others: from column ``first`` on, in the
+    order of its elements in ``shape`` (P, ...)."""
 
     argument: str
     first: int
@@ -143,8 +141,8 @@ class WeightPart:
 
 @dataclass(frozen=True)
 class Tried:
-    """Something that the search has timed: ``what`` for ``steps``, which are alike, and what the model gains by it,
-    microseconds. ``whole``: it was timed by itself; else with others, and the gain is that of the steps."""
+    """Something that the search timed: ``what`` for ``steps``, which are alike, and the model's gain in microseconds.
+    ``whole``: it was timed alone; else with others, and the gain is that of the steps."""
 
     steps: tuple[str, ...]
     what: str
@@ -157,11 +155,10 @@ class Tried:
 class Plan:
     """A model for given input shapes, ready to be compiled.
 
-    ``batch`` is the number of rows it is for, None where the model has no batch.
-    ``source`` is the kernel module's text; its function ``entry`` takes ``inputs`` and then ``weights`` in order
-    and returns ``results``. ``parts`` tells by name which weights share one of them. ``constants`` are values that the
-    host needs (label tables, outputs that do not depend on any input). ``before`` makes those of ``inputs`` that are no
-    inputs of the model, ``host`` runs on the results.
+    ``batch`` is its number of rows, None for a model without a batch. ``source`` is the kernel module's text; its
+    function ``entry`` takes ``inputs`` and then ``weights`` in order and returns ``results``. ``parts`` lists by name
+    the weights that share an argument. ``constants`` are values for the host (label tables, outputs that depend on no
+    input). ``before`` computes those of ``inputs`` that aren't inputs of the model; ``host`` runs on the results.
     """
 
     name: str

@@ -30,10 +30,10 @@ def parse_shape(text: str) -> tuple[str, Shape]:
 def default_shapes(
     model: ImportedModel, batch: int, given: Mapping[str, Shape] | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Each input's shape with ``batch`` in the place of the symbolic batch, and ``given`` sizes for what else is open.
+    """Each input's shape with ``batch`` for the symbolic batch, and ``given`` sizes for other open dimensions.
 
-    A batch that the model fixes stays what it is. A given shape has all dimensions of its input, or all but the batch;
-    the name "" stands for the only input. InputError for a dimension that stays open or contradicts the model.
+    A batch fixed by the model stays. A given shape has all dimensions of its input, or all but the batch; the name ""
+    means the only input. Raises InputError for a dimension that stays open or contradicts the model.
     """
     named = _by_input(model, given or {})
     shapes = {}
@@ -73,7 +73,7 @@ def _by_input(model: ImportedModel, given: Mapping[str, Shape]) -> dict[str, Sha
 def _fill_sizes(
     info: TensorInfo, sizes: tuple[int | str | None, ...], given: Shape, *, has_batch: bool
 ) -> tuple[int | str | None, ...]:
-    """The sizes with given ones in the place of open ones; a given shape may leave out the batch."""
+    """The sizes with given ones in place of open ones; a given shape may leave out the batch."""
     whole = (sizes[0], *given) if has_batch and len(given) == len(sizes) - 1 else given
     declared = "x".join(str(d) if isinstance(d, int) else printable(d or "?") for d in info.shape)
     given_shape = f"shape {_shape_text(given)} for input {printable(info.name)!r}, which is {declared}"

@@ -1,7 +1,7 @@
-"""Steps: what a fusion group becomes, which layouts it can read and write, and how it is called.
+"""Steps: fusion groups, the layouts that they can read and write, and their kernel calls.
 
-A step is made by a lowering function, with the layouts still open; when ``placing`` has decided where each tensor
-lives, ``call`` says which kernel to call with which arguments and prepares the weights for it.
+A lowering function makes a step with its layouts still open. Once ``placing`` has placed every tensor, ``call`` gives
+the kernel with its arguments and prepares the weights.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 from trnrt.planner.plan import Array, Layout
 
-# Bytes a partition that the tiles of any kernel may take at once: the budgets at the top of the kernel files, which
-# ``tests/kernels/test_budgets.py`` adds up. It is what a step counts for whose kernel has no bound of its own; the less
-# it is, the more tensors and weights stay in SBUF.
+# The most bytes per partition that the tiles of any kernel take at once: the budgets at the top of the kernel files,
+# which ``tests/kernels/test_budgets.py`` adds up. It stands in for a kernel without a bound of its own; the smaller it
+# is, the more tensors and weights stay in SBUF.
 WORKING_BYTES = 132 * 1024
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor as a step reads it: the value it is stored as, and the ONNX shape in which it is read."""
+    """A tensor as a step reads it: the name of its stored value, and its ONNX shape."""
 
     value: str
     shape: tuple[int, ...]
@@ -34,8 +34,8 @@ class Operand:
 class Call:
     """A kernel call. ``args`` follow dst and the sources: names of weights, compile-time values, or tuples of those.
 
-    Sources that are named in ``args`` (SourceName) are not put before them. ``weights`` take the session's dtype;
-    ``biases`` stay float32, as the engines want them. The kernel also takes those named in ``held`` as SBUF tiles.
+    Sources named in ``args`` (SourceName) are not also passed before them. ``weights`` take the session's dtype;
+    ``biases`` stay float32, as the engines need them. The kernel also accepts those named in ``held`` as SBUF tiles.
     """
 
     module: str
@@ -56,16 +56,16 @@ class WeightName:
 
 @dataclass(frozen=True)
 class SourceName:
-    """An argument that is the step's source ``position``, for kernels that take their sources as a tuple."""
+    """Stands for the step's source ``position`` among the arguments, for kernels that take their sources as a tuple."""
 
     position: int
 
 
 class Tensors(Protocol):
-    """Where tensors live, as steps may ask."""
+    """Where tensors live, for steps to query."""
 
     def layout(self, value: str) -> Layout:
-        """Where a value lives."""
+        """The layout of a value."""
         ...
 
     def shape(self, value: str) -> tuple[int, ...]:
@@ -77,9 +77,9 @@ class Tensors(Protocol):
 class Step:
     """One kernel call in the making.
 
-    ``shape`` is the shape the result is stored in, ``dtype`` its dtype where that is not the session's; ``nodes``
-    are the ONNX nodes that the step covers, ``title`` these with their operators: ``Lowering.add`` sets both.
-    ``tuned`` are options of the kernel's call that were chosen, of those that ``tunable`` offers.
+    ``shape`` is the stored shape of the result, ``dtype`` its dtype if that isn't the session's. ``nodes`` are the ONNX
+    nodes that the step covers, ``title`` names them with their operators; ``Lowering.add`` sets both. ``tuned`` are the
+    chosen options of the kernel's call, out of ``tunable``.
     """
 
     name: str
@@ -104,32 +104,32 @@ class Step:
         return (Layout.HBM,)
 
     def same_layout(self) -> bool:
-        """Whether sources and result must lie in one layout."""
+        """True if sources and result must have the same layout."""
         return False
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        """The shape in which the kernel wants source ``position`` (None: its result) when that is in HBM."""
+        """The shape that the kernel needs for source ``position`` (None: its result) in HBM."""
         return self.shape if position is None else self.sources[position].shape
 
     def on_chip_view(self, name: str, layout: Layout, stored: tuple[int, ...]) -> str:
-        """The expression with which the step reads a source that is in SBUF under ``name``."""
+        """The expression that reads a source that is in SBUF under ``name``."""
         return name
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        """Bytes a partition that the kernel's own tiles take at most; ``held``: its weights are in SBUF already."""
+        """Bytes per partition that the kernel's own tiles take at most; ``held``: its weights are in SBUF already."""
         return WORKING_BYTES
 
     def part(self, images: int) -> Step | None:
-        """The same for ``images`` of the batch; None where one image depends on another."""
+        """The same step for ``images`` of the batch; None if one image depends on another."""
         return None
 
     def tunable(self) -> dict[str, tuple[int | str, ...]]:
-        """Options of the kernel's call that change how it computes, not what, each with values beside the default: none
-        where the step takes too little time to gain by it."""
+        """Options of the kernel's call that change how it computes, not what, each with the alternatives to the
+        default; empty if the step is too short to gain by them."""
         return {}
 
     def tune(self, options: Mapping[str, int | str]) -> None:
-        """Take those of the options that the step offers."""
+        """Set those of the options that the step offers."""
         offered = self.tunable() if options else {}
         self.tuned = {option: value for option, value in options.items() if value in offered.get(option, ())}
 

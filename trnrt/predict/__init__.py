@@ -1,4 +1,4 @@
-"""Batch prediction: any number of rows through a model, in parts that are made once, whatever interrupts.
+"""Batch prediction: any number of rows through a model, in parts; finished parts survive interruptions.
 
 ``job``      the settings, and all that the numbers depend on: the same in every process
 ``source``   the input files as rows; ``arrays``, ``parquet`` and ``pictures`` read them, ``opening`` chooses

@@ -184,7 +184,7 @@ def _open_array(path: Path, member: zipfile.ZipInfo) -> ArrayFile:
 
 
 def _data_offset(file: IO[bytes], member: zipfile.ZipInfo) -> int:
-    """Where a member's content begins: after its own header, whose lengths may differ from the directory's."""
+    """The start of a member's content: after its own header, whose lengths may differ from the directory's."""
     file.seek(member.header_offset + _LOCAL_HEADER - 4)
     name, extra = struct.unpack("<HH", file.read(4))
     return member.header_offset + _LOCAL_HEADER + int(name) + int(extra)

@@ -36,7 +36,7 @@ class Leaf:
 
 
 def is_picture(type_: pa.DataType) -> bool:
-    """Whether a column of this type can hold encoded pictures."""
+    """True if a column of this type can hold encoded pictures."""
     import pyarrow as pa
 
     if pa.types.is_struct(type_):

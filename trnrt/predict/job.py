@@ -1,9 +1,9 @@
 """A batch prediction's job: all that its numbers depend on, as plain values that can be sent to another process.
 
-A job is cut into parts of ``rows_per_part`` consecutive rows. A part's bytes depend on the job and the part's number
-alone, not on the process that makes it, nor on failures before. So the session always runs the job's one batch size:
-within one bucket a row's answer does not depend on its neighbours, bit for bit (docs/batches.md), and a bad row that is
-left out changes no other.
+A job is cut into parts of ``rows_per_part`` consecutive rows. A part's bytes depend only on the job and the part's
+number, not on the process that makes it, nor on earlier failures. So the session always runs the job's one batch size:
+within one bucket a row's answer does not depend on its neighbours, bit for bit (docs/batches.md), and omitting a bad
+row changes no other.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Opened:
 
     @property
     def notes(self) -> list[str]:
-        """How the files are understood, and what the parts will hold, for the user."""
+        """Notes for the user: how the files are understood, and what the parts will contain."""
         dicts = [output for output in self.session.model.outputs if output.dtype.startswith("seq(map(")]
         return self.source.notes + [
             f"{quote(output.name)} has a number for each of these labels, in this order: "
@@ -144,7 +144,7 @@ class Opened:
     def run(self, feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
         """The outputs of ``rows`` rows, run in whole batches: the last one is filled with copies of its last row.
 
-        Raises what the session raises, and OptionError for an output that has not one entry for each row.
+        Raises the session's errors, and OptionError for an output without an entry for each row.
         """
         whole = -(-rows // self.job.batch) * self.job.batch
         found = self.session.run(None, {name: pad_rows(array, whole) for name, array in feeds.items()})

@@ -65,7 +65,7 @@ class Place:
 def run_parts(opened: Opened, output: Output, place: Place, advance: Callable[[int], None]) -> None:
     """Make the missing parts, in any order; ``advance`` is called with the rows that are done.
 
-    Raises what ``make_part`` and ``Output.add`` raise, and BackendError if Ray fails. A signal stops it at once;
+    Raises the errors of ``make_part`` and ``Output.add``, and BackendError if Ray fails. A signal stops it at once;
     recorded parts are kept.
     """
     device = opened.job.request.device

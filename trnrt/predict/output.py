@@ -39,7 +39,7 @@ MANIFEST = "_manifest.json"
 PROGRESS = "_progress.jsonl"
 LOCK = ".lock"
 _HALF_WRITTEN = (".parts-", f".{MANIFEST}.", f".{PROGRESS}.")
-"""Prefixes of what a killed process leaves: its workshop, and incomplete files."""
+"""Prefixes of a killed process's leftovers: its workshop, and incomplete files."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def _recorded_parts(directory: Path, found: dict[str, Any] | None) -> Iterable[P
 
 
 def _is_part(line: object) -> TypeGuard[dict[str, Any]]:
-    """Whether this is a part as ``asdict`` writes it, and not something that was edited."""
+    """True if this is a part as ``asdict`` writes it, and not something that was edited."""
     if not isinstance(line, dict) or line.keys() != {item.name for item in fields(PartDone)}:
         return False
     counts = (line[name] for name in ("number", "rows", "predicted", "bad", "size"))
@@ -290,7 +290,7 @@ def _parse_line(line: bytes) -> Any:
 
 
 def _is_whole(job: Job, part: PartDone) -> bool:
-    """Whether a part's files match their record."""
+    """True if a part's files match their record."""
     try:
         path = part_file(job, part.number)
         if path.stat().st_size != part.size or digest_of(path) != part.sha256:
@@ -334,7 +334,7 @@ def _check_ours(directory: Path) -> None:
 
 
 def _sweep(directory: Path) -> None:
-    """Delete what a killed process left."""
+    """Delete the leftovers of a killed process."""
     for path in [path for path in directory.iterdir() if path.name.startswith(_HALF_WRITTEN)]:
         _remove(path) if path.is_dir() else path.unlink(missing_ok=True)
 
@@ -364,7 +364,7 @@ def _clear(directory: Path) -> None:
 
 @contextmanager
 def _writing_errors(path: Path) -> Iterator[None]:
-    """Turn what the file system raises into OptionError."""
+    """Turn errors of the file system into OptionError."""
     try:
         yield
     except OSError as error:

@@ -244,7 +244,7 @@ def _batch_rows(bindings: Sequence[Binding], width: int, *, coded: bool) -> int:
 
 
 def _has_dictionary(groups: Sequence[pq.RowGroupMetaData], bindings: Sequence[Binding]) -> bool:
-    """Whether a row group has a column of pictures in a dictionary."""
+    """True if a row group has a column of pictures in a dictionary."""
     names = {name for one in bindings if one.decoder is not None for name in one.columns}
     if not names:
         return False

@@ -89,7 +89,7 @@ class Decoder:
         return made, {row: reason for row, reason in enumerate(reasons) if reason is not None}
 
     def describe(self, files: str) -> str:
-        """How the pictures become rows, in a line."""
+        """One line on how the pictures become rows."""
         return recipe_text(files, self.how, self.shape)
 
 

@@ -64,7 +64,7 @@ def handle_signals() -> Iterator[Stopping]:
 def run_parts(opened: Opened, output: Output, stop: Stopping, advance: Callable[[int], None]) -> None:
     """Make the missing parts, in order; ``advance`` is called with the rows that are done.
 
-    Raises what ``make_part`` and ``Output.add`` raise, and StoppedError; finished parts are kept.
+    Raises the errors of ``make_part`` and ``Output.add``, and StoppedError; finished parts are kept.
     """
 
     def after_batch(rows: int) -> None:

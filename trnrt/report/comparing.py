@@ -173,7 +173,7 @@ def _no_report(path: Path, kind: str, why: str) -> OptionError:
 
 
 def _wrong(entry: Any) -> str | None:
-    """What is wrong with a prediction in a document; None if nothing is."""
+    """The problem with a prediction in a document; None if there is none."""
     if not isinstance(entry, dict):
         return "a call in it is not an object"
     predicted = entry.get("predicted_us")

@@ -177,7 +177,7 @@ class Items:
         return Measurement(max(map(len, self._items), default=0), len(" ".join(self._items)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """As many items a line as fit."""
+        """As many items per line as fit."""
         lines: list[str] = []
         for item in self._items:
             if lines and len(lines[-1]) + 1 + len(item) <= options.max_width:

@@ -108,7 +108,7 @@ def _difference(one: Weighed, chosen: Weighed) -> float | None:
 
 
 def _notes(partition: Partition) -> list[str]:
-    """A note on what the times leave out."""
+    """A note on what the times exclude."""
     if not partition.cpu_parts:
         return []
     names = names_text(part.name for part in partition.cpu_parts)

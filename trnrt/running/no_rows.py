@@ -25,7 +25,7 @@ def outputs_of_no_rows(model: ImportedModel, arrays: Mapping[str, Array], mixing
     """
     outputs: dict[str, Any] = {}
     for info, shape in zip(model.outputs, _shapes(model, arrays, independent=mixing is None), strict=True):
-        if info.dtype.endswith(")"):  # a list of dicts, one a row
+        if info.dtype.endswith(")"):  # a list of dicts, one per row
             outputs[info.name] = []
             continue
         if shape is None or 0 not in shape:

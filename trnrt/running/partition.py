@@ -68,10 +68,10 @@ def host_inputs(plan: Plan, values: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def as_output(value: Any, output: PlanOutput) -> Any:
-    """An output in the model's own dtype and shape; a list stays as it is."""
+    """An output in the model's own dtype and shape; a list stays unchanged."""
     if output.is_list:
         return value
-    with np.errstate(invalid="ignore"):  # a NaN becomes whatever integer the machine gives
+    with np.errstate(invalid="ignore"):  # NaN becomes an arbitrary integer of the machine
         return value.astype(output.dtype, copy=False).reshape(output.shape)
 
 

@@ -21,7 +21,7 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
     The module goes into the cache, as for a run, so that source lines have a file. ``cache_dir``: see ``KernelCache``.
     Raises KernelError if the module can't be traced or never ends, CacheError if the cache is not safe.
     """
-    # Lines outside of the steps belong to the last one, which has none of its own.
+    # Lines outside of the steps belong to the last step, which has no lines of its own.
     ahead = [Step("(weights brought ahead)", (), (0, 0))] if plan.parts else []
     steps = [*_steps(plan), *ahead]
     program = _plan_program(plan, cache_dir)

@@ -1,12 +1,13 @@
-"""Which of our events is which of a trace's. The compiler removes, merges, splits, moves and reorders instructions.
+"""Match our events with a trace's. The compiler removes, merges, splits, moves and reorders instructions.
 
-Two events are of a class if they do the same to as much data, and copies copy results of the same kind. The steps:
+Two events are of the same class if they do the same to as much data; copies must also copy results of the same kind.
+The steps:
 
-1. On each engine, the events of a class that both sides have equally often are paired in their order, for the compiler
-   keeps the rounds of a loop in order.
-2. What is left on an engine is aligned as two sequences of classes; either side may have events that the other has not.
-3. Of what is left, an event that is as large as several in a row of its kind on the other side is all of them in one.
-4. What is left of a class on different engines was moved.
+1. On each engine, if both sides have equally many events of a class, pair them in order, for the compiler keeps the
+rounds of a loop in order.
+2. Align the rest of an engine as two sequences of classes; either side may have events that the other lacks.
+3. Of the rest, an event as large as several consecutive ones of its kind on the other side is all of them merged.
+4. Remaining events of one class on different engines were moved.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Class = tuple[str, str, int]
 
 
 class Pair(NamedTuple):
-    """Events of each side by their index. Several of ours: they were merged; several of theirs: one was split."""
+    """Indices of paired events of each side. Several of ours: they were merged; several of theirs: one was split."""
 
     measured: tuple[int, ...]
     ours: tuple[int, ...]
@@ -34,7 +35,7 @@ class Pair(NamedTuple):
 
 
 def align(measured: Run, ours: Run) -> list[Pair]:
-    """Every event of both runs once, in the order of the measured ones' starts; what is only ours comes last."""
+    """Every event of both runs once, in the order of the measured ones' starts; events that only we have come last."""
     sides = _sides(measured, ours)
     pairs: list[Pair] = []
     for engine in ENGINES:
@@ -52,7 +53,7 @@ class _Sides(NamedTuple):
     mine: Sequence[Event]
 
     def left(self, pairs: list[Pair], *, helpers: bool = False) -> tuple[list[int], list[int]]:
-        """What is in no pair yet, on each side; of helpers only where they are wanted, as they have no pair."""
+        """The unpaired events of each side, with ``helpers`` only if requested, as those never have a partner."""
         used = {number for pair in pairs for number in pair.measured}
         mine = {number for pair in pairs for number in pair.ours}
         kept = [n for n, event in enumerate(self.theirs) if n not in used and (helpers or event.kind not in HELPERS)]
@@ -60,7 +61,7 @@ class _Sides(NamedTuple):
 
 
 def _sides(measured: Run, ours: Run) -> _Sides:
-    """Both runs' events; without the sources of copies unless those of all are known."""
+    """Both runs' events; the sources of copies are dropped unless all are known."""
     events = measured.events, ours.events
     if any(event.kind == "copy" and not event.source for side in events for event in side):
         return _Sides(*([replace(event, source="") for event in side] for side in events))
@@ -80,7 +81,7 @@ def _align_engine(sides: _Sides, theirs: list[int], mine: list[int]) -> list[Pai
 
 
 def _by_class(sides: _Sides, theirs: list[int], mine: list[int], how: str, *, always: bool) -> list[Pair]:
-    """Pairs of one class, the first with the first; unless ``always`` only where both sides have equally many."""
+    """Pairs of one class, in order; unless ``always``, only if both sides have equally many."""
     classes: dict[Class, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for number in theirs:
         classes[_class(sides.theirs[number])][0].append(number)
@@ -114,9 +115,9 @@ def _sequence(sides: _Sides, left: list[int], right: list[int]) -> list[Pair]:
 
 
 def _in_order(pairs: list[Pair]) -> list[Pair]:
-    """The pairs of an engine; those outside of the longest sequence that both sides have in one order are marked."""
+    """The pairs of an engine; those outside of the longest sequence in the same order on both sides are marked."""
     ordered = sorted(pairs)
-    ends: list[tuple[int, ...]] = []  # of a sequence of each length, the least last one of ours
+    ends: list[tuple[int, ...]] = []  # by length of the sequence: the lowest last index of ours
     lengths = []
     for pair in ordered:
         length = bisect_left(ends, pair.ours)
@@ -131,7 +132,7 @@ def _in_order(pairs: list[Pair]) -> list[Pair]:
 
 
 def _merge_events(sides: _Sides, theirs: list[int], mine: list[int]) -> Iterator[Pair]:
-    """Several of one side that are one of the other: of one kind, next to each other in time, as large together."""
+    """Match several events of one side with one of the other: same kind, adjacent in time, equally large together."""
     kinds: dict[tuple[str, str], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for number in theirs:
         kinds[_class(sides.theirs[number])[:2]][0].append(number)
@@ -148,7 +149,7 @@ def _merge_events(sides: _Sides, theirs: list[int], mine: list[int]) -> Iterator
 
 
 def _groups(wholes: list[int], parts: list[int]) -> list[tuple[int, list[int]]]:
-    """For each whole the parts in a row that make it up, two at least; a whole that no such row makes up has none."""
+    """For each whole, two or more consecutive parts that add up to it; empty if there are none."""
     groups, first = [], 0
     for number, whole in enumerate(wholes):
         total, after = 0, first

@@ -1,7 +1,7 @@
-"""The kernels that traces are compared with, and how a trace finds its own: by name, or by what it consists of.
+"""The kernels to compare traces with, and the search for a trace's kernel: by name, or by its work.
 
-The guess asks no file name. It compares how much work of each kind the two have: elements that are copied, reduced, and
-so on, columns of products by dtype, bytes that are loaded and stored. Merging instructions leaves that as it is.
+The search ignores file names. It compares the amount of work of each kind: elements copied, reduced and so on, columns
+of products by dtype, bytes loaded and stored. Merging instructions doesn't change these.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from trnrt.nki import Spec, trace
 from trnrt.nki.machine.timing import Timeline, schedule_freely
 
 LEAST_LIKENESS = 0.8
-"""Below it a guess is refused. The attention cases have 0.95 to 1.00 with their own traces, else at most 0.78."""
+"""A guess with less likeness is refused. The attention cases have 0.95 to 1.00 with their own traces, else at most
+0.78."""
 
 
 @dataclass(frozen=True)
 class TraceCase:
-    """A kernel of the structure of a traced one, with its arguments."""
+    """A kernel with the structure of a traced one, and its arguments."""
 
     name: str
     kernel: Callable[..., Any]
@@ -50,7 +51,7 @@ CASES = tuple(
 
 @dataclass(frozen=True)
 class Match:
-    """The case of a trace, how like it the trace is (0 to 1), and whether it was guessed."""
+    """The case of a trace, its likeness (0 to 1), and whether it was guessed."""
 
     case: TraceCase
     likeness: float
@@ -58,7 +59,7 @@ class Match:
 
 
 def find_case(measured: Run, name: str | None = None) -> Match:
-    """The case called ``name``, or the one that the run is likest. OptionError or InputError where there is none."""
+    """The case called ``name``, or the one most like the run. Raises OptionError or InputError if there is none."""
     names = ", ".join(case.name for case in CASES)
     if name is not None:
         named = next((case for case in CASES if case.name == name), None)
@@ -85,7 +86,7 @@ def _likeness(match: Match) -> float:
 
 @cache
 def timeline(case: TraceCase) -> Timeline:
-    """The case's timeline, the one that is predicted; computed once in a process."""
+    """The case's predicted timeline, computed once per process."""
     return schedule_freely(trace(case.kernel, *case.arguments, target=case.target))
 
 
@@ -96,14 +97,14 @@ def predicted(case: TraceCase) -> Run:
 
 
 def likeness(one: Run, other: Run) -> float:
-    """How much of each kind of work both have: the mean, over the kinds that either has, of the less over the more."""
+    """The likeness of two amounts of work: the mean, over the kinds that either has, of the smaller over the larger."""
     mine, theirs = _work(one), _work(other)
     kinds = mine.keys() | theirs.keys()
     return mean(min(mine[kind], theirs[kind]) / max(mine[kind], theirs[kind]) for kind in kinds) if kinds else 0.0
 
 
 def _work(run: Run) -> Counter[tuple[str, str]]:
-    """Kind -> its events' sizes together: elements a partition, or bytes. A product's dtype is a part of its kind."""
+    """Kind -> its events' sizes together: elements per partition, or bytes. A product's dtype is a part of its kind."""
     work = Counter[tuple[str, str]]()
     for event in run.events:
         if event.kind not in HELPERS and event.size:

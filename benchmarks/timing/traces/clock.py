@@ -1,7 +1,7 @@
-"""When the tensor engine's clock changes: on which grid, and how busy the engine was in each of the grid's windows.
+"""Clock changes of the tensor engine: their grid, and how busy the engine was in each of the grid's windows.
 
-The grid is that of a clock of its own: a trace's first change says where it lies. A period explains a trace if all
-changes lie on its grid, and the windows that a full rate follows were all busier than those that half of it follows.
+The grid has its own clock; a trace's first change fixes its phase. A period explains a trace if all changes lie on its
+grid, and every window before a full rate was busier than every window before a half rate.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from benchmarks.timing.traces.record import Run
 
 PERIODS_NS = (4096 / 1.2, 8192 / 1.2, 16384 / 1.2)
-"""Powers of two of the engine's slow clock (1.2 GHz), the ones about as long as published windows."""
+"""Powers of two of the engine's slow clock (1.2 GHz) that are about as long as published windows."""
 
 _NEAR_NS = 3
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the clock: to which rate, when, on the profile's clock and from the first product on."""
+    """A change of the clock: the new rate, and its time on the profile's clock and since the first product."""
 
     full: bool
     at: int
@@ -29,7 +29,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Grid:
-    """A period, and what speaks for it. ``full`` and ``half``: shares of the windows before such a rate, in order."""
+    """A period, and the evidence for it. ``full`` and ``half``: busy shares of the windows before such a rate, in
+    order."""
 
     period: float
     on_grid: bool
@@ -38,18 +39,18 @@ class Grid:
 
     @property
     def explains(self) -> bool:
-        """Whether a share between the two decides every window."""
+        """True if a threshold between the two decides every window."""
         return self.on_grid and bool(self.full) and min(self.full) > max(self.half, default=0.0)
 
 
 def clock_changes(run: Run) -> list[Change]:
-    """The changes that a run reports, but for the one to its first rate."""
+    """The changes that a run reports, except the one to its first rate."""
     first = next(iter(_busy(run)), (0, 0))[0]
     return [Change(w.full, w.start, w.start - first, w.end - w.start) for w in run.windows if w.start > 0]
 
 
 def grids(run: Run) -> list[Grid]:
-    """Each period that is tried; none where the run reports no change."""
+    """The grid of each period; empty if the run reports no change."""
     changes = [change.at for change in clock_changes(run)]
     return [_grid(run, period, changes) for period in PERIODS_NS] if changes else []
 
@@ -70,12 +71,12 @@ def _grid(run: Run, period: float, changes: list[int]) -> Grid:
 
 
 def _full_at(run: Run, time: float) -> bool:
-    """The rate just after a time."""
+    """True if the clock runs at the full rate just after a time."""
     return any(window.full for window in run.windows if window.start <= time + _NEAR_NS < window.end)
 
 
 def _busy(run: Run) -> Iterator[tuple[int, int]]:
-    """When at least one product runs, from the first on; each moment once."""
+    """The spans with at least one running product, in order and without overlap."""
     covered = 0
     for number in run.on("tensor"):
         for one in run.events[number].passes:

@@ -1,4 +1,5 @@
-"""A trace and our timeline of the same kernel side by side: a row an event, a summary an engine, and what differs."""
+"""A trace and our timeline of the same kernel side by side: a row per event, a summary per engine, and the
+differences."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ from benchmarks.timing.traces.resolving import read_run
 class Side:
     """One side's part of a row. ``start`` and ``end`` count from the kernel's first event.
 
-    ``busy`` is how long its events take together, without what lies between those that are merged on the other side.
-    ``engine`` is its engine or queue, ``name`` its own; ``waited_for`` says in words what it waited for, ``waited`` how
-    long after that it started.
+    ``busy`` is the total time of its events, without the gaps between those that the other side has merged. ``engine``
+    is its engine or queue, ``name`` its own; ``waited_for`` says in words what it waited for, ``waited`` how long after
+    that it started.
     """
 
     start: int
@@ -36,7 +37,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Row:
-    """An event, or with ``data`` a transfer on its queue, on the side or sides that have it."""
+    """An event, or with ``data`` a transfer on its queue, on one or both sides."""
 
     lane: str
     what: str
@@ -47,12 +48,12 @@ class Row:
 
     @property
     def start_difference(self) -> int | None:
-        """How much later ours starts."""
+        """Our start less theirs."""
         return self.ours.start - self.measured.start if self.ours and self.measured else None
 
     @property
     def duration_difference(self) -> int | None:
-        """How much longer ours takes."""
+        """Our duration less theirs."""
         if self.ours is None or self.measured is None:
             return None
         return self.ours.busy - self.measured.busy
@@ -60,10 +61,8 @@ class Row:
 
 @dataclass(frozen=True)
 class EngineSummary:
-    """An engine's events: how many of each side, by how they were paired, and how long they take together.
-
-    ``difference`` is the median of ours less the measured duration, of pairs of one kind and size.
-    """
+    """An engine's events: the number on each side, by how they were paired, and their total time. ``difference`` is the
+    median of ours less the measured duration, of pairs of one kind and size."""
 
     engine: str
     measured: int
@@ -76,7 +75,7 @@ class EngineSummary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that is found of one trace."""
+    """All findings about one trace."""
 
     match: Match
     measured: Run
@@ -89,12 +88,12 @@ class Comparison:
     grids: tuple[Grid, ...]
 
     def found(self, how: str) -> Counter[tuple[str, str]]:
-        """(engine, what) of the events that were paired in one way: what the compiler moved, merged, added ..."""
+        """(engine, what) of the events paired in one way: what the compiler moved, merged, added ..."""
         return Counter((row.lane, row.what) for row in self.rows if row.how == how and not row.data)
 
 
 def compare(path: Path, kernel: str | None = None) -> Comparison:
-    """The trace in a file beside our timeline of ``kernel``, or of the kernel that it is likest."""
+    """Compare the trace in a file with our timeline of ``kernel``, or of the most similar kernel."""
     measured = read_run(path)
     match = find_case(measured, kernel)
     ours = predicted(match.case)
@@ -130,12 +129,12 @@ def _what(events: list[Event]) -> str:
 
 
 def _texts(texts: list[str]) -> str:
-    """Texts, equal ones counted."""
+    """Texts, with equal ones counted."""
     return ", ".join(f"{count} x {text}" if count > 1 else text for text, count in Counter(texts).items())
 
 
 def _both(there: str, here: str) -> str:
-    """What an event is; where the sides differ, the measured one and ours."""
+    """The kind of an event; if the sides differ, the measured one and ours."""
     return f"{there} (ours: {here})" if there and here and there != here else there or here
 
 
@@ -185,13 +184,13 @@ def _summary(engine: str, measured: Run, ours: Run, pairs: tuple[Pair, ...]) -> 
 
 
 def _lane(measured: Run, ours: Run, pair: Pair) -> str:
-    """The engine of a pair: the measured one's, where there is one."""
+    """The engine of a pair: the measured one's, if there is one."""
     event = measured.events[pair.measured[0]] if pair.measured else ours.events[pair.ours[0]]
     return event.engine
 
 
 def _covered_time(events: list[Event]) -> int:
-    """How long at least one of the events runs."""
+    """The time during which at least one of the events runs."""
     total, until = 0, 0
     for event in sorted(events, key=lambda event: event.start):
         total += max(0, event.end - max(event.start, until))

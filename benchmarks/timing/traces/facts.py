@@ -1,7 +1,7 @@
-"""What a run says of each mechanism: how long, how often, how far apart. One code for measured and predicted runs.
+"""Measure each mechanism in a run: durations, counts, intervals. The same code serves measured and predicted runs.
 
 Every function yields (mechanism, what, unit, value); equal ones are collected. Intervals between neighbours of an
-engine count only where nothing but the engine itself held the second one up.
+engine count only if the engine alone delayed the second one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MECHANISMS = ("program", "instructions", "products", "semaphores", "triggers", "
 
 @dataclass(frozen=True)
 class Spread:
-    """How often a thing was seen, and its median, least and most."""
+    """The count of a mechanism's values, with their median, least and most."""
 
     count: int
     median: float
@@ -31,7 +31,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that was measured, beside what the model has for it; None where a side has none."""
+    """One measured fact, beside the model's value; None for a side without one."""
 
     mechanism: str
     what: str
@@ -41,14 +41,14 @@ class Fact:
 
     @property
     def error(self) -> float | None:
-        """Ours over measured, less 1; None where either is missing or 0."""
+        """Ours over measured, less 1; None if either is missing or 0."""
         if self.measured is None or self.ours is None or not self.measured.median:
             return None
         return self.ours.median / self.measured.median - 1
 
 
 def compare_facts(measured: Run, ours: Run) -> list[Fact]:
-    """Each fact that either run has, by mechanism."""
+    """Each fact of either run, by mechanism."""
     theirs, mine = _collect_values(measured), _collect_values(ours)
     keys = sorted({*theirs, *mine}, key=lambda key: (MECHANISMS.index(key[0]), key))
     return [Fact(*key, _spread(theirs.get(key, [])), _spread(mine.get(key, []))) for key in keys]
@@ -86,7 +86,7 @@ def _clock(event: Event) -> str:
 
 
 def _products(run: Run) -> Iterator[Found]:
-    """Products that follow each other without a pause, and what each pass and its weights take."""
+    """Products that follow each other without a pause, and the times of each pass and of loading its weights."""
     events = [run.events[n] for n in run.on("tensor") if run.events[n].kind in ("product", "transpose")]
     for last, event in pairwise(events):
         alike = (last.what, last.slow) == (event.what, event.slow)
@@ -104,7 +104,7 @@ def _products(run: Run) -> Iterator[Found]:
 
 
 def _semaphores(run: Run) -> Iterator[Found]:
-    """From an instruction's end to its semaphore, and from a semaphore to the instruction that waits for it."""
+    """From an instruction's end to its semaphore, and from a semaphore to the start of the waiting instruction."""
     for engine in ENGINES:
         for before, number in pairwise([-1, *run.on(engine)]):
             event = run.events[number]
@@ -126,7 +126,8 @@ def _semaphores(run: Run) -> Iterator[Found]:
 
 
 def _extra_waits(run: Run, engine: str) -> Iterator[Found]:
-    """What it costs that an instruction waits for one semaphore only: another one takes an instruction before it."""
+    """The cost of further waits: an instruction waits for one semaphore only; each further one takes another
+    instruction."""
     for this, following in pairwise(run.on(engine)):
         wait, event = run.events[this], run.events[following]
         if wait.kind == "wait" and not event.is_trigger and (event.ready or 0) <= wait.start:
@@ -134,7 +135,7 @@ def _extra_waits(run: Run, engine: str) -> Iterator[Found]:
 
 
 def _held_by_semaphore(run: Run, before: int, event: Event) -> bool:
-    """Whether the semaphore, and not its engine's earlier instruction, let an event start."""
+    """True if the semaphore, not its engine's earlier instruction, delayed an event."""
     if event.ready is None or event.waited_for < 0:
         return False
     return before < 0 or run.events[before].end <= event.ready

@@ -1,7 +1,7 @@
-"""A timeline as a run: our side of a comparison, in the words and the record that a measured one has.
+"""A timeline as a run: our side of a comparison, in the same record and words as a measured one.
 
 A profiler shows the trigger of a transfer with software descriptors after gpsimd has made them, and as a short
-instruction. So does our run; the timeline has gpsimd busy with them from the beginning.
+instruction. So does our run; in the timeline gpsimd is busy with them from the beginning.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from trnrt.nki.machine.timing.transfers import Start, Starts
 
 _PS_PER_NS = 1000
 _SHOWN_NS = 44
-"""How long a profiler shows a trigger with software descriptors: 31 to 75 ns in the public traces, mostly 43 or 44."""
+"""A trigger's duration in a profiler, with software descriptors: 31 to 75 ns in the public traces, mostly 43 or 44."""
 _KINDS = {"tensor_copy": "copy", "tensor_reduce": "reduce", "tensor_scalar": "scalar", "tensor_tensor": "tensor"}
 _OPERATORS = ("op", "op0")
 _SHORT = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 
 
 def run_of(timeline: Timeline) -> Run:
-    """The run that a timeline predicts, the profiler's head and tail included."""
+    """The run predicted by a timeline, with the profiler's head and tail."""
     return _Converter(timeline).run()
 
 
@@ -53,7 +53,7 @@ class _Converter:
         )
 
     def _span(self, issue: int) -> tuple[int, int]:
-        """When its engine is busy with it, nanoseconds: a transfer's trigger, not its data."""
+        """The span during which its engine is busy with it, nanoseconds: a transfer's trigger, not its data."""
         moved = self.moved.get(issue)
         if moved is not None:
             begin = self.head + _ns(moved.triggered) + self._preparing(issue)
@@ -61,7 +61,7 @@ class _Converter:
         return self.head + _ns(self.timeline.start[issue]), self.head + _ns(self.timeline.end[issue])
 
     def _preparing(self, issue: int) -> int:
-        """How long before an event its engine has begun with it, nanoseconds."""
+        """The time that its engine spends on preparing an event, nanoseconds."""
         start: Start | None = self.starts.get(issue)
         return round(self.timing.dma.prepare_software_ns) if start is not None and start.software else 0
 
@@ -113,7 +113,7 @@ class _Converter:
 
 
 def _sources(instructions: list[Instruction]) -> dict[int, str]:
-    """A copy's place in the program -> the kind of what wrote the tile that it reads."""
+    """A copy's place in the program -> the kind of instruction that wrote its source tile."""
     writers: dict[int, str] = {}
     sources = {}
     for number, instruction in enumerate(instructions):
@@ -130,7 +130,7 @@ def _ns(picoseconds: int) -> int:
 
 
 def _size(moved: Moved) -> int:
-    """The bytes on the side of HBM: what a transfer that casts moves is less on one side."""
+    """The bytes on the HBM side: a transfer that casts has fewer bytes on one side."""
     return min(moved.payload, moved.hbm_bytes) or moved.payload
 
 
@@ -141,7 +141,7 @@ def _direction(instruction: Instruction) -> str:
 
 
 def _describe(instruction: Instruction) -> tuple[str, int, str]:
-    """Kind, size and place of an instruction, in the words that a measured one has."""
+    """Kind, size and place of an instruction, in the words of a measured one."""
     name = instruction.operation.name
     views: list[View] = [view for _, view in instruction.operands]
     dst, sources = views[0] if views else None, views[1:]

@@ -1,4 +1,4 @@
-"""A measured run and ours in one picture that Perfetto opens: two processes, each from its kernel's first event on."""
+"""A measured run and ours in one picture for Perfetto: two processes, each from its kernel's first event on."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from benchmarks.timing.traces.record import Run
 
 _ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
-_TRACKS = 1000  # threads of a process at most, as no two share a number
-_FLOWS = 10_000_000  # arrows of a process at most
+_TRACKS = 1000  # the most threads of a process, as no two share a number
+_FLOWS = 10_000_000  # the most arrows of a process
 
 Span = tuple[str, str, int, int, dict[str, Any], int]  # lane, name, start, end, arguments, event or -1
 
@@ -34,7 +34,7 @@ def pairs_text(comparisons: Iterable[Comparison]) -> str:
 
 
 def _partners(found: Comparison) -> tuple[dict[int, Event], dict[int, Event]]:
-    """What each event of a side says of its partners."""
+    """A note for each event of a side about its partners."""
     theirs: dict[int, Event] = {}
     mine: dict[int, Event] = {}
     for pair in found.pairs:
@@ -74,7 +74,7 @@ def _rank(lane: str) -> tuple[int, str]:
 
 
 def _spans(run: Run, partners: dict[int, Event]) -> Iterator[Span]:
-    """What is drawn, nanoseconds from the kernel's first event on."""
+    """The spans to draw, nanoseconds since the kernel's first event."""
     for number, event in enumerate(run.events):
         args: Event = {"name": name_text(event.name), **partners.get(number, {})}
         if event.ready is not None:

@@ -1,8 +1,8 @@
-"""A profiler's JSON report (``neuron-profile view --output-format json``), its tables checked and typed.
+"""Read a profiler's JSON report (``neuron-profile view --output-format json``), with its tables checked and typed.
 
-An instruction is the kernel's own if the compiler gave it a name; the runtime's (barriers, resets of semaphores, loads
-of arguments, notifications) have none. The second physical core of a logical one runs the runtime's part only: the core
-with the most own instructions is read.
+An instruction is the kernel's own if the compiler named it; the runtime's (barriers, resets of semaphores, loads of
+arguments, notifications) have no name. The second physical core of a logical one runs only the runtime's part, so the
+core with the most own instructions is read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Table = list[dict[str, Any]]
 
 MOST_BYTES = 500_000_000
 _LONGEST_S = 1e6
-_LARGEST = 1 << 53  # of a field; a time of so many nanoseconds still fits 64 bits as picoseconds
-_MARK_BYTES = 4  # what a packet writes that only sets a semaphore
+_LARGEST = 1 << 53  # of a field; as many nanoseconds still fit 64 bits as picoseconds
+_MARK_BYTES = 4  # the size of a packet that only sets a semaphore
 _TABLES = ("instruction", "dma", "semaphore_update")
 _HINT = "write it with the profiler's JSON output: neuron-profile view --output-format json"
 _ENGINE_OF = {"TensorMatrix": "tensor", **{name.capitalize(): name for name in ENGINES}, "GpSimd": "gpsimd"}
@@ -33,8 +33,8 @@ _OPERAND = re.compile(r"\b(src|dst)\d*=(?:(\w+)@)?0x([0-9a-f]+)\[[-\d,]*\]\[([\d
 _ELEMENT = re.compile(r"\b(src|dst)_elem_size=(\d+)")
 _PATTERN = re.compile(r"\b(src|dst)_pattern=\[([-\d,]*)\]\[([\d,]+)\]")
 _SEMAPHORE = re.compile(r"(?:S\[)?(\d+)\]?(?: \((\w+)\))?")
-_PSUM = 0x2000000  # where PSUM's addresses begin, as the traces have them
-_PARTITION_STEP = 1 << 18  # from a partition's address to the next one's
+_PSUM = 0x2000000  # PSUM's first address in the traces
+_PARTITION_STEP = 1 << 18  # the distance between the addresses of neighbouring partitions
 
 
 class Operand(NamedTuple):
@@ -47,7 +47,7 @@ class Operand(NamedTuple):
 
 
 class Trigger(NamedTuple):
-    """What a DMA instruction asks for, and the semaphore that it sets to how much more."""
+    """The effect of a DMA instruction: its transfer, and the semaphore with its increment."""
 
     direction: str
     size: int
@@ -56,9 +56,8 @@ class Trigger(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """An instruction that the kernel has of its own. ``place`` is its own in the program, the same in each round of a
-    loop; ``sets`` the semaphore that it adds 1 to, -1 where none.
-    """
+    """One of the kernel's own instructions. ``place`` is its position in the program, the same in each round of a loop;
+    ``sets`` the semaphore that it adds 1 to, -1 for none."""
 
     name: str
     opcode: str
@@ -75,7 +74,7 @@ class Instruction(NamedTuple):
 
 
 class RawPacket(NamedTuple):
-    """A DMA packet as the profiler has it. ``mode``: software, hardware or static; else the profiler's word."""
+    """A DMA packet in the profiler's report. ``mode``: software, hardware or static; else the profiler's word."""
 
     queue: int
     mode: str
@@ -86,12 +85,12 @@ class RawPacket(NamedTuple):
 
     @property
     def mark(self) -> bool:
-        """Whether it only sets a semaphore: it writes no more than its value."""
+        """True if it only sets a semaphore: it writes no more than its value."""
         return self.size == _MARK_BYTES
 
 
 class Update(NamedTuple):
-    """A semaphore's new value. ``label``: the engine or DMA queue that it counts for."""
+    """A semaphore's new value. ``label``: the engine or DMA queue behind it."""
 
     semaphore: int
     label: str
@@ -117,7 +116,7 @@ class Report:
 
 
 def read_report(path: Path) -> Report:
-    """The report in a file. InputError where it is another kind of file, or lacks a table or a field."""
+    """The report in a file. InputError if it is another kind of file, or lacks a table or a field."""
     tables = _tables(path)
     rows = _Rows(path, tables)
     named = [row for row in rows.of("instruction") if row.text("bir_instruction_name", "")]
@@ -170,7 +169,7 @@ def _tables(path: Path) -> dict[str, Table]:
 
 
 class _Row:
-    """A record whose fields are asked for by name and type; InputError names what is missing."""
+    """A record with typed access to its fields; InputError names a missing one."""
 
     def __init__(self, where: str, fields: dict[str, Any]) -> None:
         self.where, self.fields = where, fields
@@ -205,7 +204,7 @@ class _Rows:
         self.path, self.tables = path, tables
 
     def of(self, table: str, core: str | None = None) -> list[_Row]:
-        """The records of a table, those of one core where it is named."""
+        """The records of a table, only those of ``core`` if given."""
         rows = enumerate(self.tables.get(table, []), start=1)
         return [
             _Row(f"{self.path}: {table} {number}", row)
@@ -273,11 +272,11 @@ def _trigger(row: _Row, text: str) -> Trigger | None:
         return None
     if row.fields.get("sbuf_write_bytes") or row.fields.get("sbuf_read_bytes"):
         into, out_of = bool(row.fields.get("hbm_read_bytes")), bool(row.fields.get("hbm_write_bytes"))
-    else:  # a step from partition to partition says which side is SBUF
+    else:  # the side with a step between partitions is SBUF
         chips = {side for side, steps, _ in patterns if str(_PARTITION_STEP) in steps.split(",")}
         into, out_of = chips == {"dst"}, chips == {"src"}
     direction = "move" if into == out_of else "load" if into else "store"
-    size = sizes.get("src" if direction == "load" else "dst", max(sizes.values()))  # HBM's side: some cast
+    size = sizes.get("src" if direction == "load" else "dst", max(sizes.values()))  # HBM's side: some transfers cast
     return Trigger(direction, size, int(sets[1]), int(sets[2]))
 
 
@@ -308,7 +307,7 @@ def _active(rows: _Rows, core: str) -> dict[str, int]:
 
 
 def _total(rows: _Rows) -> int:
-    """The whole profile's length; the last thing's end where it is not stated."""
+    """The whole profile's length; if not stated, the end of the last event."""
     for row in rows.of("summary"):
         seconds = row.fields.get("total_time")
         if isinstance(seconds, int | float) and 0 < seconds < _LONGEST_S:
@@ -317,7 +316,7 @@ def _total(rows: _Rows) -> int:
 
 
 def _facts(tables: dict[str, Table]) -> dict[str, str]:
-    """What the report says of where and with what it was made."""
+    """The report's statements about its device and tools."""
     wanted = (("summary", "instance_type"), ("summary", "compiler_version"), ("summary", "runtime_version"))
     facts = {}
     for table, name in (*wanted, ("profile_info", "profiler_version"), ("profile_info", "profile_name")):

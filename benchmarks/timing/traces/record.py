@@ -1,7 +1,7 @@
 """A run of a kernel, measured or predicted: what each engine did when, and what it waited for.
 
-Times are integers, nanoseconds on the run's own clock. Both sides are made into the same record, so that whatever
-measures or pairs their events is written once.
+Times are integers, nanoseconds on the run's own clock. Both sides use the same record, so that code to measure or pair
+events exists once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What a trigger moved. ``mode`` is where its descriptors come from: software, hardware, static, or unknown.
+    """A trigger's transfer. ``mode`` is the origin of its descriptors: software, hardware, static, or unknown.
 
-    Data flowed from ``start`` to ``end``, its semaphore was complete at ``seen``. ``packets`` are empty where nothing
-    is known of them.
+    Data flowed from ``start`` to ``end``; its semaphore was complete at ``seen``. ``packets`` are empty if unknown.
     """
 
     queue: str
@@ -53,10 +52,10 @@ class Transfer:
 class Event:
     """One instruction of a kernel; a product is one event, however many passes it takes.
 
-    ``kind`` and ``size`` (elements a partition, a transfer's bytes) say what it is, ``place`` where its data is read
-    and written (P: PSUM, S: SBUF) and in which dtypes, ``source`` what kind of event made the data that a copy copies.
-    ``seen`` is when its semaphore was set; ``waited_for`` the last of the events that it waited for to be seen, which
-    was at ``ready``. ``slow``: at half the clock. ``name`` is the compiler's, or the kernel's line.
+    ``kind`` and ``size`` (elements per partition, a transfer's bytes) describe it, ``place`` says where its data is
+    read and written (P: PSUM, S: SBUF) and in which dtypes, ``source`` which kind of event made the data that a copy
+    copies. ``seen`` is when its semaphore was set; ``waited_for`` the last of the events that it waited for, seen at
+    ``ready``. ``slow``: at half the clock. ``name`` is the compiler's, or the kernel's line.
     """
 
     engine: str
@@ -91,14 +90,14 @@ class Event:
 
 
 TRIGGERS = ("load", "store", "move")
-"""Kinds of triggers: from HBM to SBUF, the way back, and within one of them."""
+"""Kinds of triggers: from HBM to SBUF, from SBUF to HBM, and within one of them."""
 
 HELPERS = ("wait", "table load")
 """Kinds that only a compiled kernel has: a wait for one more semaphore, the load of a function's table."""
 
 
 class Window(NamedTuple):
-    """A stretch of time in which the tensor engine's clock had one rate."""
+    """A span with a constant rate of the tensor engine's clock."""
 
     start: int
     end: int
@@ -107,11 +106,11 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """The events of a kernel in the order in which they began, and what surrounds them.
+    """The events of a kernel in the order of their starts, and their surroundings.
 
     ``total`` is the whole profile's length, ``first`` and ``last`` the kernel's own first start and last semaphore;
-    ``before`` and ``after`` count the runtime's instructions there. ``foreign`` are packets of queues that are not the
-    kernel's (instructions that are fetched, tables), ``facts`` what the profile says of its device and compiler.
+    ``before`` and ``after`` count the runtime's instructions there. ``foreign`` are packets of queues that don't belong
+    to the kernel (instruction fetches, tables), ``facts`` the profile's statements about its device and compiler.
     """
 
     name: str

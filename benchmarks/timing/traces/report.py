@@ -78,7 +78,7 @@ def traces_parts(comparisons: Sequence[Comparison]) -> list[RenderableType]:
 
 
 def engines_table(found: Comparison) -> Table:
-    """A line an engine: events of each side, how they were paired, and how long they take."""
+    """A line per engine: events of each side, how they were paired, and their total time."""
     lines = []
     for one in found.engines:
         pairs = ", ".join(f"{count} {how}" for how, count in one.pairs.items())
@@ -89,7 +89,7 @@ def engines_table(found: Comparison) -> Table:
 
 
 def compiled_table(found: Comparison) -> Table:
-    """A line for each thing that the compiler did otherwise than the kernel says."""
+    """A line for each of the compiler's deviations from the kernel."""
     lines = [
         (how, engine, what, str(count))
         for how in _ONE_SIDED
@@ -99,7 +99,7 @@ def compiled_table(found: Comparison) -> Table:
 
 
 def mechanisms_table(facts: Iterable[Fact]) -> Table:
-    """A line for each time that either side has."""
+    """A line for each time of either side."""
     lines = [
         (fact.mechanism, fact.what, fact.unit, *_cells(fact.measured), *_cells(fact.ours), _percent(fact.error))
         for fact in facts
@@ -109,7 +109,7 @@ def mechanisms_table(facts: Iterable[Fact]) -> Table:
 
 
 def events_table(rows: Iterable[Row]) -> Table:
-    """A line an event, in the order of the measured starts."""
+    """A line per event, in the order of the measured starts."""
     lines = [
         (
             row.lane,
@@ -127,7 +127,7 @@ def events_table(rows: Iterable[Row]) -> Table:
 
 
 def _clock(found: Comparison) -> list[RenderableType]:
-    """The clock's changes, and which period explains them."""
+    """The clock's changes, and the period that explains them."""
     lines = [
         ("full" if one.full else "half", f"{one.at:,}", f"{one.after_first_product:,}", f"{one.lasted:,}")
         for one in found.changes

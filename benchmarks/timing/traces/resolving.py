@@ -1,4 +1,4 @@
-"""From a report's tables to a run: which event each semaphore's value comes from, and which packets a trigger moved."""
+"""From a report's tables to a run: find the event behind each value of a semaphore, and the packets of each trigger."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class _Group(NamedTuple):
     """The instructions of one event, by their place in the report; a product has several."""
 
     members: list[int]
-    extra: list[tuple[int, int]]  # the waits of instructions before it that only wait
+    extra: list[tuple[int, int]]  # the waits of preceding instructions that only wait
 
 
 def read_run(path: Path) -> Run:
-    """The run in a profiler's JSON report; InputError where the file is none."""
+    """The run in a profiler's JSON report; InputError if the file isn't one."""
     return _Resolver(read_report(path)).run()
 
 
 class _Resolver:
-    """``values`` has each semaphore's (value, time) in order, ``counted`` the (value, event) of those that set it.
+    """``values`` has each semaphore's (value, time) in order, ``counted`` the (value, event) of the events that set it.
 
     ``brings`` is the semaphore and value that an event sets; ``ends`` when the product before one had ended.
     """
@@ -78,9 +78,10 @@ class _Resolver:
         )
 
     def _group_instructions(self) -> list[_Group]:
-        """An event's instructions: the passes of a product together, and the waits that precede it on its engine."""
+        """Group the instructions of each event: the passes of a product, and the waits that precede it on its
+        engine."""
         groups: list[_Group] = []
-        products: dict[str, _Group] = {}  # the latest one of each name: weights load ahead of earlier products
+        products: dict[str, _Group] = {}  # the latest product of each name: weights load ahead of earlier products
         pending: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for number, instruction in enumerate(self.instructions):
             engine, name = instruction.engine, instruction.name
@@ -96,12 +97,12 @@ class _Resolver:
         return groups
 
     def _belongs(self, instruction: Instruction, group: _Group) -> bool:
-        """Whether an instruction is one more part of a product, and not the product of a loop's next round."""
+        """True if an instruction is another part of a product, not the product of a loop's next round."""
         places = {self.instructions[number].place for number in group.members}
         return instruction.opcode in _PRODUCTS and instruction.place not in places
 
     def _values(self) -> dict[int, list[tuple[int, int]]]:
-        """Semaphore -> (value, time) while the kernel runs, until it is set back."""
+        """Semaphore -> (value, time) while the kernel runs, up to its reset."""
         values: dict[int, list[tuple[int, int]]] = defaultdict(list)
         closed = set()
         for update in self.report.updates:
@@ -115,7 +116,7 @@ class _Resolver:
         return values
 
     def _count_semaphores(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, tuple[int, int]]]:
-        """Semaphore -> (value from then on, event) of those that set it, in their order; event -> what it sets so."""
+        """Semaphore -> (new value, event) of the events that set it, in order; event -> the value that it sets."""
         counted: dict[int, list[tuple[int, int]]] = defaultdict(list)
         brings: dict[int, tuple[int, int]] = {}
         for number, group in enumerate(self.groups):
@@ -130,13 +131,13 @@ class _Resolver:
         return counted, brings
 
     def _time_of_value(self, semaphore: int, value: int) -> int | None:
-        """When a semaphore had at least a value."""
+        """The time at which a semaphore reached at least a value."""
         known = self.values.get(semaphore, [])
         at = bisect_left(known, (value, 0))
         return known[at][1] if at < len(known) else None
 
     def _product_ends(self) -> dict[int, int]:
-        """Event -> the end of the product before it, of those that have one."""
+        """Event -> the end of the preceding product, if there is one."""
         ends: dict[int, int] = {}
         latest = 0
         for number, group in enumerate(self.groups):
@@ -153,7 +154,7 @@ class _Resolver:
         return windows
 
     def _transfers(self) -> dict[int, Transfer]:
-        """Event -> what it moved: the packets of a queue are those of its triggers, in order, each ends with marks."""
+        """Event -> its transfer: a queue's packets belong to its triggers, in order; marks end each."""
         labels = {update.semaphore: update.label for update in self.report.updates if update.label}
         numbers = {name: number for number, name in self.report.queues.items()}
         triggers: dict[str, list[int]] = defaultdict(list)
@@ -223,11 +224,12 @@ class _Resolver:
         )
 
     def _product_start(self, number: int, passes: tuple[Pass, ...]) -> int:
-        """When a product begins: with its weights, but for what of them loads while the one before still runs."""
+        """The start of a product: that of its weights, without the part that loads while the preceding product still
+        runs."""
         return min(passes[0].product[0], max(passes[0].load[0], self.ends[number]))
 
     def _last_wait(self, number: int, waits: list[tuple[int, int]]) -> tuple[int | None, int]:
-        """When the last semaphore had its value, and whose it was."""
+        """The time at which the last semaphore reached its value, and that semaphore's event."""
         latest, producer = None, NONE
         for semaphore, value in waits:
             time = self._time_of_value(semaphore, value)
@@ -239,7 +241,7 @@ class _Resolver:
         return latest, producer
 
     def _kind(self, number: int) -> str:
-        """The kind of an event; of none it is empty."""
+        """The kind of an event; empty for no event."""
         if number == NONE:
             return ""
         return _describe([self.instructions[member] for member in self.groups[number].members])[0]
@@ -250,7 +252,7 @@ class _Resolver:
 
 
 def _shares(packets: list[RawPacket]) -> list[list[RawPacket]]:
-    """The packets of each transfer of a queue: on each engine they end with a mark; none where engines differ."""
+    """The packets of each of a queue's transfers: on each engine a mark ends them; empty if engines disagree."""
     shares: dict[int, list[list[RawPacket]]] = {}
     for packet in sorted(packets, key=lambda packet: (packet.engine, packet.end, packet.mark)):
         lists = shares.setdefault(packet.engine, [[]])
@@ -267,7 +269,7 @@ def _shares(packets: list[RawPacket]) -> list[list[RawPacket]]:
 
 
 def _passes(members: list[Instruction]) -> tuple[Pass, ...]:
-    """Each MATMUL of a product with the weights' load before it; one that keeps its weights has an empty load."""
+    """Each MATMUL of a product with the preceding load of its weights; one that keeps its weights has an empty load."""
     passes, load = [], None
     for member in members:
         if member.opcode == "LDWEIGHTS":
@@ -280,7 +282,7 @@ def _passes(members: list[Instruction]) -> tuple[Pass, ...]:
 
 
 def _describe(members: list[Instruction]) -> tuple[str, int, str]:
-    """Kind, size and place of an event, in the words that a timeline's have, too."""
+    """Kind, size and place of an event, in the same words as a timeline's."""
     first = members[0]
     if first.trigger is not None:
         return first.trigger.direction, first.trigger.size, ""

@@ -34,8 +34,8 @@ _NO_LIMIT = 2**62
 # Elements of inputs and output of a node that is folded only if it is small.
 _SMALL = 4096
 
-# Nodes hidden from the folder. It takes sequences of any length apart, by operators that only newer opsets have.
-# (``_fold`` also hides nodes whose result has another size in onnxruntime than in ONNX's inference.)
+# Nodes hidden from the folder. It splits sequences of any length into operators of newer opsets. (``_fold`` also hides
+# nodes whose result has another size in onnxruntime than in ONNX's inference.)
 _OF_SEQUENCES = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence"})
 
 _MOST_ROUNDS = 32
@@ -178,7 +178,7 @@ def _replace_by_constant(node: ir.Node, tensor: ir.TensorProtocol) -> None:
 
 
 def _drop_if_idle(node: ir.Node) -> bool:
-    """Turn a node that changes nothing into an Identity, which the folder then removes where it may."""
+    """Turn a node that changes nothing into an Identity, which the folder then removes if possible."""
     if not is_idle(node):
         return False
     source = node.inputs[0]

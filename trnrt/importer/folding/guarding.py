@@ -20,12 +20,12 @@ _MOST_ROUNDS = 32
 
 
 def is_dangerous(node: ir.Node) -> bool:
-    """Whether the node is a Slice whose input has a negative dimension."""
+    """True if the node is a Slice whose input has a negative dimension."""
     return _is_slice(node) and min(static_shape(node.inputs[0]) or (0,)) < 0
 
 
 def is_premature(node: ir.Node) -> bool:
-    """Whether the node is a Slice whose input is not known yet, or dangerous."""
+    """True if the node is a Slice whose input is not known yet, or dangerous."""
     return _is_slice(node) and (static_shape(node.inputs[0]) is None or is_dangerous(node))
 
 

@@ -11,7 +11,7 @@ COPYING = frozenset({"Cast", "CastLike", "Expand", "Flatten", "Reshape", "Squeez
 
 
 def is_idle(node: ir.Node) -> bool:
-    """Whether the first output always equals the first input, and no other output is used."""
+    """True if the first output always equals the first input, and no other output is used."""
     if node.domain != "" or not node.inputs or node.inputs[0] is None:
         return False
     if any(map(is_used, node.outputs[1:])):

@@ -22,8 +22,8 @@ from trnrt.text import one_line, quote
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a value has no static shape. No session could run a contradiction; ``whatever_shapes``: it doesn't depend on
-    the inputs' shapes, as it is one of types."""
+    """Why a value has no static shape. If ``is_contradiction``, no session could run the model; ``whatever_shapes``:
+    the reason is in the types, independent of the inputs' shapes."""
 
     text: str
     is_contradiction: bool = False
@@ -57,7 +57,7 @@ def why_unknown(model: ir.Model) -> Iterator[Reason]:
 
 
 def _makes_list(node: ir.Node) -> bool:
-    """Whether the node makes a list of dicts, which needs no shape."""
+    """True if the node makes a list of dicts, which needs no shape."""
     is_zip_map = node.domain == "ai.onnx.ml" and node.op_type == "ZipMap"
     return is_zip_map and all(value is not None and is_resolved(value) for value in node.inputs)
 
@@ -157,7 +157,7 @@ def _regressor_kind(node: ir.Node) -> Kind | None:
 
 
 def _classifier_kinds(node: ir.Node) -> dict[str, Kind]:
-    """LinearClassifier gives a label and a row of scores for each row, one a class."""
+    """LinearClassifier gives a label and a row of scores for each row, one per class."""
     shape, (label, scores) = static_shape(node.inputs[0]), node.outputs
     if not shape:
         return {}
@@ -287,12 +287,12 @@ def _refused_type(node: ir.Node, model: ir.Model) -> Reason | None:
 
 
 def _input_parameter(schema: onnx.defs.OpSchema, place: int) -> onnx.defs.OpSchema.FormalParameter:
-    """The schema's parameter for an input; the last parameter may stand for any number of inputs."""
+    """The schema's parameter for an input; the last parameter may be variadic."""
     return schema.inputs[min(place, len(schema.inputs) - 1)]
 
 
 def _too_old(node: ir.Node, place: int, dtype: ir.DataType, opset: int, text: str) -> Reason:
-    """The reason for an input type, with the first opset in which the operator takes it, if there is one."""
+    """The reason for a refused input type, with the first opset in which the operator takes it, if any."""
     kind = f"tensor({dtype.name.lower()})"
     for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1) if node.domain == "" else ():
         if kind in _input_parameter(onnx.defs.get_schema(node.op_type, later, ""), place).types:

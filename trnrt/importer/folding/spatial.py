@@ -31,7 +31,7 @@ def result_shape(node: ir.Node) -> Shape | None:
 
 
 def is_open(node: ir.Node) -> bool:
-    """Whether the node's result is not known yet, and ONNX's inference alone might get it wrong."""
+    """True if the node's result is not known yet, and ONNX's inference alone might get it wrong."""
     return node.domain == "" and node.op_type in SIZED and static_shape(node.outputs[0]) is None
 
 

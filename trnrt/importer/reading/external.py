@@ -1,4 +1,4 @@
-"""External data: tensors in files beside the model, which are read from the model's folder only."""
+"""External data: tensors in files beside the model, read only from the model's folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load(model: onnx.ModelProto, folder: Path | None, where: str, room: int) -> 
 
 
 class _Place:
-    """Where a tensor's data is, as the model says; everything is checked before it is used."""
+    """The place of a tensor's data, according to the model; everything is checked before use."""
 
     def __init__(self, tensor: onnx.TensorProto, where: str) -> None:
         self._entries = {entry.key: entry.value for entry in tensor.external_data}

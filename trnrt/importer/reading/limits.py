@@ -18,7 +18,8 @@ MOST_FOLDED = 2**31 - 1
 """Bytes of all constants together that folding may make for one model."""
 
 MOST_FILLED = 2**30
-"""Bytes of all constants together that repeat one value (the networks that onnx ships without weights have half)."""
+"""The most bytes of all constants together that repeat one value (the networks that onnx ships without weights have
+half)."""
 
 LARGEST_TENSOR = 2**31 - 1
 """Bytes of a tensor between nodes."""

@@ -44,7 +44,7 @@ def _import(data: bytes, folder: Path | None, name: str, where: str) -> Imported
     except ModelFileError:
         raise
     except Exception as error:
-        # The file is untrusted, and the libraries below report what they stumble over as they like.
+        # The file is untrusted, and the libraries below raise all sorts of errors for a broken one.
         problem = f"{where}: the model is broken inside ({root_cause(error)})"
         raise ModelFileError(problem, hint=_EXPORT_AGAIN) from error
 
@@ -97,7 +97,7 @@ def _content(path: Path, where: str) -> bytes:
 
 
 def parse(data: bytes, where: str) -> onnx.ModelProto:
-    """The content of a file as a ModelProto; the error for another kind of file says what it seems to be."""
+    """Parse a file as a ModelProto; the error for another kind of file names its likely kind."""
     if not data:
         raise ModelFileError(f"{where}: the file is empty", hint=_EXPORT_AGAIN)
     if len(data) > LARGEST_MODEL:
@@ -140,7 +140,7 @@ def _convert_proto(proto: onnx.ModelProto, name: str, where: str, digest: str) -
 def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
     signature.forget_maps(proto)
     model: ir.Model = ir.from_proto(proto)
-    # A model of foreign operators only has no version of ONNX's own, which nodes that the clean-up inserts need.
+    # A model of only foreign operators declares no ONNX opset, which nodes inserted by the clean-up need.
     model.opset_imports.setdefault("", min(onnx.defs.onnx_opset_version(), 18))
     _expand_functions(model, where)
     graph = model.graph

@@ -80,7 +80,7 @@ def state_shapes(model: onnx.ModelProto) -> Iterator[bool]:
 
 
 def _states_shape(kind: onnx.TypeProto) -> bool:
-    """Whether a type states its shape; true for one that isn't a tensor, which has none."""
+    """True if a type states its shape; true for one that isn't a tensor, which has none."""
     return kind.WhichOneof("value") not in (None, "tensor_type") or kind.tensor_type.HasField("shape")
 
 

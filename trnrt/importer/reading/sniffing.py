@@ -1,4 +1,4 @@
-"""Guesses what a file is that isn't an ONNX model, with a way out for each common mistake."""
+"""Guess the kind of a file that isn't an ONNX model, with a way out for each common mistake."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Guess:
-    """A kind of file, and what to do with it."""
+    """A kind of file, and advice on what to do with it."""
 
     what: str
     hint: str

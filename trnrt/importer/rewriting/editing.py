@@ -84,7 +84,7 @@ class Editor:
 
 
 def is_private(value: ir.Value) -> bool:
-    """Whether the value is read once, and is no output of the graph."""
+    """True if the value is read once, and is no output of the graph."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
@@ -113,6 +113,6 @@ def integers(node: ir.Node, name: str, index: int) -> list[int] | None:
 
 
 def is_computed(node: ir.Node, index: int) -> bool:
-    """Whether the input is given, and is not a constant."""
+    """True if the input is given, and is not a constant."""
     value = input_at(node, index)
     return value is not None and value.const_value is None

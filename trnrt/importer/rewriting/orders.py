@@ -1,4 +1,4 @@
-"""Orders of axes, and the changes with which a node does the same in another order.
+"""Orders of axes, and the edits that let a node work on another order.
 
 An order says how to transpose a tensor that is stored with permuted axes: axis ``k`` of the graph's tensor is the
 stored axis ``order[k]``, as in Transpose's ``perm``.
@@ -25,12 +25,12 @@ def inverse(order: Order) -> Order:
 
 
 def is_kept(order: Order) -> bool:
-    """Whether the order leaves all axes where they are."""
+    """True if the order leaves all axes in place."""
     return order == tuple(range(len(order)))
 
 
 def moves_nothing(shape: Sequence[int], order: Order) -> bool:
-    """Whether a Transpose whose result has ``shape`` only moves axes of one element."""
+    """True if a Transpose whose result has ``shape`` only moves axes of one element."""
     real = [axis for axis, size in zip(order, shape, strict=True) if size > 1]
     return real == sorted(real)
 

@@ -15,7 +15,7 @@ _NEVER_NEGATIVE = ("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "S
 
 
 def fold_padding(editor: Editor) -> list[str]:
-    """Fold every Pad that may be folded; return notes on what was done."""
+    """Fold every possible Pad; return notes on what was done."""
     return [note for node in list(editor.graph) if (note := _fold_pad(editor, node))]
 
 
@@ -51,7 +51,7 @@ def _fold_pad(editor: Editor, node: ir.Node) -> str | None:
 
 
 def _spatial(pad: ir.Node) -> tuple[list[int], float] | None:
-    """How much a Pad adds before and after each spatial axis, and of what; None if it does anything else."""
+    """The amounts that a Pad adds before and after each spatial axis, and its value; None if it does anything else."""
     shape = static_shape(pad.inputs[0])
     if shape is None or len(shape) < 3 or pad.attributes.get_string("mode", "constant") != "constant":
         return None
@@ -66,7 +66,7 @@ def _spatial(pad: ir.Node) -> tuple[list[int], float] | None:
 
 
 def _max_allows(pad: ir.Node, value: float) -> bool:
-    """Whether padding by ``value`` is never the maximum: -inf is not, nor is 0 if no element is smaller."""
+    """True if padding by ``value`` is never the maximum: -inf is not, nor is 0 if no element is smaller."""
     if value == -np.inf:
         return True
     source = pad.inputs[0]
@@ -81,7 +81,7 @@ def _max_allows(pad: ir.Node, value: float) -> bool:
 
 
 def _mean_allows(editor: Editor, pad: ir.Node, pool: ir.Node, value: float) -> bool:
-    """Whether a mean may include the padding: if it is 0, and the pool counts all its padding and nothing beyond."""
+    """True if a mean may include the padding: if it is 0, and the pool counts all its padding and nothing beyond."""
     counts_all = bool(pool.attributes.get_int("count_include_pad", 0))
     if not counts_all and not any(pool.attributes.get_ints("pads", [])):
         counts_all = _holds_a_window(pool, static_shape(pad.outputs[0]))
@@ -89,7 +89,7 @@ def _mean_allows(editor: Editor, pad: ir.Node, pool: ir.Node, value: float) -> b
 
 
 def _holds_a_window(pool: ir.Node, shape: tuple[int, ...] | None) -> bool:
-    """Whether images are as large as the window: a larger window ends beyond the padding."""
+    """True if images are as large as the window: a larger window ends beyond the padding."""
     kernel = pool.attributes.get_ints("kernel_shape", [])
     dilations = pool.attributes.get_ints("dilations", [1] * len(kernel))
     return shape is not None and all(

@@ -28,7 +28,8 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.Data
 
 
 def _is_linear_layer(add: ir.Node) -> bool:
-    """Whether an Add adds a constant that broadcasts to it to a product with a constant matrix, as Gemm does."""
+    """True if an Add and its product with a constant matrix make a Gemm: the added constant broadcasts to the
+    product."""
     product = next((n for n in (maker(value, "MatMul") for value in add.inputs) if n is not None), None)
     if product is None or add.outputs[0].dtype not in _FLOATS:
         return False

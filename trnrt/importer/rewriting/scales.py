@@ -1,4 +1,4 @@
-"""Scales and shifts, a number a channel, folded into the weights of the linear layer before them.
+"""Scales and shifts, a number per channel, folded into the weights of the linear layer before them.
 
 Products are scaled before they are summed, not after: the results differ by rounding, as with any folded normalisation
 (the new weights are computed in float64 and rounded once). Factors, shifts and new weights must be finite, so that no
@@ -25,7 +25,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.Data
 
 @dataclass(frozen=True)
 class Affine:
-    """``value * scale + shift``, float64, one number or one a channel."""
+    """``value * scale + shift``, float64, one number or one per channel."""
 
     value: ir.Value
     scale: Array
@@ -33,7 +33,7 @@ class Affine:
 
 
 def fold_scales(editor: Editor) -> list[str]:
-    """Fold every scale and shift that may be folded; return notes on what was done."""
+    """Fold every possible scale and shift; return notes on what was done."""
     return [note for node in list(editor.graph) if node.graph is not None and (note := _fold_affine(editor, node))]
 
 

@@ -78,7 +78,7 @@ def order_of(node: ir.Node) -> Order | None:
 
 
 def node_orders(node: ir.Node, order: Order) -> NodeOrders | None:
-    """How the node works if its main input is stored in ``order``; None if it can't."""
+    """The node's orders if its main input is stored in ``order``; None if it can't use that."""
     record = record_of(node)
     if record is None or not all(map(is_resolved, named_outputs(node))):
         return None
@@ -136,25 +136,25 @@ class _Region:
         return [v for v in new if self.is_wide or v in node.outputs or maker(v, "Transpose") is not None]
 
     def edges(self) -> Iterator[ir.Value]:
-        """Values that come from outside."""
+        """Values from outside the region."""
         for value in self.orders:
             if value.producer() not in self.nodes and any(node in self.nodes for node, _ in value.uses()):
                 yield value
 
     def reordered_values(self) -> Iterator[ir.Value]:
-        """Values that are made inside, and in another order."""
+        """Values from inside the region that change their order."""
         for value, order in self.orders.items():
             if value.producer() in self.nodes and not is_kept(order):
                 yield value
 
     def outside_uses(self, value: ir.Value) -> list[tuple[ir.Node, int]]:
-        """Where the value is read outside."""
+        """The uses of the value outside the region."""
         return [(node, index) for node, index in value.uses() if node not in self.nodes]
 
     def source(self, value: ir.Value) -> tuple[ir.Value, Order]:
-        """The value to transpose, and the order, to get an edge in the region's order.
+        """The value to transpose, and the order, for an edge in the region's order.
 
-        If a Transpose makes the edge, it is that one's source, unless that is made inside, where orders change.
+        If a Transpose makes the edge, take its source, unless the source is inside, where orders change.
         """
         order = inverse(self.orders[value])
         node = maker(value, "Transpose")
@@ -164,7 +164,7 @@ class _Region:
         return node.inputs[0], compose_orders(before, order)
 
     def gains(self) -> bool:
-        """Whether fewer elements are moved once the region is turned."""
+        """True if turning the region moves fewer elements."""
         now, then = [0, 0], [0, 0]
         for value in self.edges():
             source, order = self.source(value)

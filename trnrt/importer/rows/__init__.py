@@ -1,1 +1,1 @@
-"""Which dimension is the batch, and whether its rows are independent."""
+"""Find the batch dimension, and prove that its rows are independent."""

@@ -1,4 +1,4 @@
-"""Where the batch of a model lies in a tensor, and helpers for the rules about it, which are in the operators' records.
+"""The place of a model's batch in a tensor, and helpers for the rules about it, which are in the operators' records.
 
 A tensor is laid out row-major; ``(element // stride) % rows`` is an element's row. So the stride says where the batch
 is, whatever the tensor's shape.
@@ -63,7 +63,7 @@ def constant_integers(node: ir.Node, position: int, what: str) -> list[int] | No
 
 
 def is_same_for_rows(array: np.ndarray | None, axis: int, rows: int) -> bool:
-    """Whether a constant, whose dimension ``axis`` lies along the batch, is the same for each row."""
+    """True if a constant whose dimension ``axis`` is the batch is the same for each row."""
     if array is None or array.shape[axis] % rows:
         return False
     if not array.size or not array.strides[axis]:

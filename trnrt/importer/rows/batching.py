@@ -22,8 +22,8 @@ from trnrt.importer.rows.batch import Batch, Mixes, is_same_for_rows, ranges
 from trnrt.importer.values import constant_array, named_outputs, static_shape
 from trnrt.operators.record import NotApplicable, record_of
 
-# With these a graph may read the number of rows, and do something else from some number on. Without them, if it does
-# the same for two numbers, it does so for any.
+# A graph with one of these can read the number of rows, and change its behaviour from some number on. A graph without
+# them that does the same for two numbers does so for any.
 _COUNTING = frozenset({"Shape", "Size"})
 # Squeeze without axes removes the batch's dimension if that is 1.
 _OF_ONE = _COUNTING | {"Squeeze"}
@@ -81,7 +81,7 @@ def mixing_at_any(
 
 
 def _one_row_problem(first: _Followed, bind: Callable[[int], ir.Graph]) -> str | None:
-    """Why the outputs for one row are not those of one of several."""
+    """Why the outputs for one row differ from those of one row out of several."""
     try:
         graph = bind(1)
     except InputError:
@@ -166,7 +166,7 @@ def _compare(one: _Followed, other: _Followed) -> None:
 
 
 def _origins(graph: ir.Graph) -> dict[ir.Value, tuple[int, int]]:
-    """Where each computed value comes from: (node, output), or (-1, input of the graph)."""
+    """The origin of each computed value: (node, output), or (-1, input of the graph)."""
     made = {value: (k, place) for k, node in enumerate(graph) for place, value in enumerate(node.outputs)}
     return made | {value: (-1, place) for place, value in enumerate(graph.inputs)}
 
@@ -176,7 +176,7 @@ def _input_origins(node: ir.Node, origins: dict[ir.Value, tuple[int, int]]) -> l
 
 
 def _is_alike(node: ir.Node, its: ir.Node, one: _Followed, other: _Followed) -> bool:
-    """Whether a node and its counterpart do the same with a row."""
+    """True if a node and its counterpart do the same with a row."""
     if (node.domain, node.op_type) != (its.domain, its.op_type) or len(node.inputs) != len(its.inputs):
         return False
     if {a.name: _comparable_value(a) for a in node.attributes.values()} != {
@@ -206,7 +206,7 @@ def _comparable_value(attribute: ir.Attr) -> Any:
 
 
 def _place(value: ir.Value, followed: _Followed) -> object:
-    """A value's shape, and where the batch lies in it, in terms that hold for any number of rows."""
+    """A value's shape, and the place of the batch in it, independent of the number of rows."""
     shape, batch = static_shape(value), followed.batches.get(value)
     if batch is None or shape is None:
         return shape
@@ -216,7 +216,7 @@ def _place(value: ir.Value, followed: _Followed) -> object:
 
 
 def _is_same_constant(a: ir.Value | None, b: ir.Value | None, of_a: _Followed, of_b: _Followed) -> bool:
-    """Whether two constants are equal, or lie along the batch and are equal for each row; True if neither is one."""
+    """True if two constants are equal, or lie along the batch and are equal for each row; True if neither is one."""
     if a is None or b is None or a.const_value is b.const_value:
         return (a is None) == (b is None)
     one, other = constant_array(a), constant_array(b)

@@ -68,7 +68,7 @@ class DeviceProfile:
 
 
 def read_profile(path: Path) -> DeviceProfile:
-    """Read the profile in a directory of tables. InputError if it is none, or lacks documented fields."""
+    """Read the profile in a directory of tables. InputError if it isn't one, or lacks documented fields."""
     tables = Tables(find_tables(path))
     tables.check_units()
     (metadata,) = tables.rows("Metadata")[:1] or [{}]

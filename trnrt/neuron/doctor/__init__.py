@@ -36,7 +36,7 @@ class Diagnosis:
     blocking: dict[str, tuple[str, ...]]
 
     def usable(self, backend: str) -> bool:
-        """Whether ``backend`` ("auto": one of them) can be used."""
+        """True if ``backend`` ("auto": one of them) can be used."""
         return not all(self.blocking.values()) if backend == "auto" else not self.blocking[backend]
 
     def finding(self, name: str) -> Finding:

@@ -85,7 +85,7 @@ class Suite:
 
     @property
     def has_passed(self) -> bool:
-        """Whether all cases ran and passed; those that the target can't run are skipped."""
+        """True if all cases ran and passed; those that the target can't run are skipped."""
         return not self.interrupted and all(outcome.state in ("passed", "skipped") for outcome in self.outcomes)
 
 

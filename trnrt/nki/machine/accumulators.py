@@ -29,7 +29,7 @@ def registers(instruction: Instruction, arrays: Arrays) -> Array:
 def preparation(
     instruction: Instruction, arrays: Arrays, op: Operator | None, init: Any = None
 ) -> Callable[[], None] | None:
-    """A call that prepares the registers for the results, as ``reduce_cmd`` says; None if it does nothing."""
+    """A call that prepares the registers for the results, as ``reduce_cmd`` says; None if there is nothing to do."""
     held, command = registers(instruction, arrays), instruction["reduce_cmd"]
     if command in _RESETS and op is not None:
         identity = op.identity
@@ -45,7 +45,7 @@ def preparation(
 def _accumulation(
     instruction: Instruction, arrays: Arrays, op: Operator | None, init: Any
 ) -> Callable[[Array], None] | None:
-    """A call that reduces an instruction's results into the registers; None if it leaves them alone.
+    """A call that reduces an instruction's results into the registers; None if it doesn't change them.
 
     It reduces the results of a partition, then combines them with the register: the order of float32 sums is the
     simulator's own.
@@ -80,7 +80,7 @@ def accumulating_writer(
 ) -> Callable[[Array], None]:
     """A call that stores results in ``dst`` and reduces them, before rounding, into the registers.
 
-    ``reduce_res`` is written last, by an instruction of its own: if it is a part of ``dst``, it keeps the reduction.
+    ``reduce_res`` is written last, by a separate instruction: if it overlaps ``dst``, it keeps the reduction.
     """
     dst = instruction["dst"]
     write = writer(dst, arrays(dst))

@@ -28,7 +28,7 @@ class Arrays(Protocol):
         """A temporary float32 array, shared by all instructions with this shape and use."""
 
     def warn(self, instruction: Instruction, message: str) -> None:
-        """Warn of what an instruction does; once in a run for each operation on a line of the kernel."""
+        """Warn about an instruction; once per run for each operation on a line of the kernel."""
 
 
 def view_array(view: View, held: Array) -> Array:
@@ -67,14 +67,14 @@ def copier(dst: View, src: View, arrays: Arrays) -> Callable[[], None]:
 
 
 def constant(value: float, dtype: DType) -> Array:
-    """A number as a ``(1,)`` array, as ``dtype`` is held; integers do not pass through float32."""
+    """A number as a ``(1,)`` array, in the format that holds ``dtype``; integers do not pass through float32."""
     wide = np.asarray([value], np.float32 if dtype.is_float else np.float64)
     rounded = rounder(dtype)
     return wide if rounded is None else rounded(wide)
 
 
 def exact(view: View) -> bool:
-    """Whether float32 results can be computed directly into the view's array, without rounding."""
+    """True if float32 results can be computed directly into the view's array, without rounding."""
     return rounder(view.dtype) is None
 
 

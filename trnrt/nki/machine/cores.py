@@ -2,7 +2,7 @@
 
 Between two meetings (``core_barrier``, ``sendrecv``) core 0 always runs first, then core 1, so that a kernel that lacks
 a barrier fails in the same way every time. The n-th meeting of one core is with the n-th of the other. If these do not
-fit, the cores would wait for ever: that is an error before anything runs.
+match, the cores would deadlock: that is an error before anything runs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CoreGroup:
         return self._cores[0].results()
 
     def _exchange(self, meeting: list[Instruction]) -> None:
-        """Each core receives the tile of the core that it names; a barrier moves nothing."""
+        """Exchange tiles: each core receives from the core that it names; a barrier moves nothing."""
         if meeting[0].operation.name != "sendrecv":
             return
         sent = [core.window(at["src"]).copy() for core, at in zip(self._cores, meeting, strict=True)]

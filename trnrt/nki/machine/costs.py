@@ -4,8 +4,8 @@ A cost is a function (instruction, target) -> cycles; a declaration's ``cycles``
 rest: the latency from start to end, the least interval of two instructions, semaphores, and the loading of an
 activation function's table. DMA and the tensor engine have their own models.
 
-``N`` is the number of elements a partition of the widest tile that streams through the engine, without operands of one
-element a partition that are broadcast (``columns``). The sources, the first one that has a figure is used:
+``N`` is the number of elements per partition of the widest tile that streams through the engine, without operands of
+one element per partition that are broadcast (``columns``). Of these sources, the first one with a figure is used:
 
 - *measured*: the published figures of trnrt/calibration/measurements.json;
 - *2.26.1*: "Estimated instruction cost" of each function of nki.isa in the Neuron SDK documentation 2.26.1;
@@ -14,13 +14,13 @@ element a partition that are broadcast (``columns``). The sources, the first one
 - *by kinship*: nothing is published; the cost of what is most like it.
 
 By kinship are: tensor_scalar_cumulative (tensor_scalar_reduce without its result), select_reduce
-(tensor_copy_predicated), activate2 (activation), the loading and storing of random states (one element a cycle), rng on
-trn1 and trn2 (dropout), nc_n_gather (local_gather of single elements), and of the GpSimd engine tensor_copy,
-memset, tensor_scalar, tensor_tensor, rng, nonzero_with_count, sequence_bounds and tensor_partition_reduce (iota and
+(tensor_copy_predicated), activate2 (activation), the loading and storing of random states (one element per cycle), rng
+on trn1 and trn2 (dropout), nc_n_gather (local_gather of single elements), and of the GpSimd engine tensor_copy, memset,
+tensor_scalar, tensor_tensor, rng, nonzero_with_count, sequence_bounds and tensor_partition_reduce (iota and
 affine_select). Those of the GpSimd engine may be many times too small, as they are programs.
 
 The rates of copies, tensor_scalar and tensor_tensor fit one explanation, which no source gives: on trn1 the vector
-engine reads 4 bytes a cycle and partition, so two float32 inputs take two cycles an element and two of 16 bits one;
+engine reads 4 bytes per cycle and partition, so two float32 inputs take two cycles per element and two of 16 bits one;
 from trn2 on SBUF delivers 8, PSUM still 4.
 """
 
@@ -40,7 +40,7 @@ RECIPROCAL_DEPTH = 64  # see reciprocal
 BN_TUPLE_CYCLES = 13  # 2.26.1, bn_aggr: cycles of one (count, mean, variance * count)
 GATHER_UNROLLED = 4  # 2.26.1, local_gather: t
 GATHER_OVERHEAD = 28  # 2.26.1, local_gather: cycles of t indices besides their elements
-QUAD_RATE = 4  # trainium3_arch: elements a cycle of the vector engine's exponential, and random numbers
+QUAD_RATE = 4  # trainium3_arch: elements per cycle of the vector engine's exponential, and random numbers
 TOPK_CYCLES = 4  # 2.32, topk: cycles of one element
 
 _V4 = 4  # NeuronCore-v4, trn3
@@ -101,7 +101,7 @@ def sequencer_only(instruction: Instruction, target: Target) -> float:
 
 
 def streaming(instruction: Instruction, target: Target) -> float:
-    """N: one element a cycle, whatever the dtype.
+    """N: one element per cycle, whatever the dtype.
 
     2.26.1: bn_stats, dropout, max8, nc_find_index8, nc_stream_shuffle, range_select; and nc_match_replace8, where it
     says min(64, N) and is taken to mean max.
@@ -129,7 +129,7 @@ def _result(instruction: Instruction, target: Target, cycles: float) -> float:
 
 def fixed_cycles(instruction: Instruction, target: Target) -> float:
     """The part of an instruction's cycles that does not grow with its elements: the start of a kernel of the GpSimd
-    engine, the read of an operand of one element a partition, and the reading of the accumulators."""
+    engine, the read of an operand of one element per partition, and the reading of the accumulators."""
     if instruction.engine is Engine.gpsimd:
         return GPSIMD_START
     cost = instruction.operation.cycles
@@ -142,10 +142,10 @@ def _rate(instruction: Instruction, target: Target, tiles: list[View]) -> int:
     """Elements a cycle of a copy or a tensor_scalar: 4, 2 or 1.
 
     trainium2_arch, "Vector Engine Performance Mode": with inputs and outputs of 16 bits 4 if all are contiguous in
-    SBUF, 2 if all are in SBUF, 2 if they are contiguous and one of them is in PSUM. Measured on trn2, and
-    not in the guide: 2 with float32 contiguous in SBUF (copy: 424 to 433 ns where one element a cycle would take 692),
-    which is held to be so for float32 and 16 bits mixed; other formats are not in the guide: 1.
-    trainium3_arch, Scalar Engine: the scalar engine of trn3 has the modes with 2, for 16 bits.
+    SBUF, 2 if all are in SBUF, 2 if they are contiguous and one of them is in PSUM. Measured on trn2, and not in the
+    guide: 2 with float32 contiguous in SBUF (copy: 424 to 433 ns; one element per cycle would take 692). We assume the
+    same for float32 mixed with 16 bits; 1 for other formats, which the guide doesn't mention. trainium3_arch, Scalar
+    Engine: the scalar engine of trn3 has the modes with 2, for 16 bits.
     """
     if not target.timing.vector_modes:
         return 1
@@ -173,11 +173,11 @@ def copying(instruction: Instruction, target: Target) -> float:
 
 
 def scaling(instruction: Instruction, target: Target) -> float:
-    """As ``copying``; on the vector engine 55 more where an operand is a tile of one element a partition.
+    """As ``copying``; on the vector engine 55 more if an operand is a tile of one element per partition.
 
-    2.26.1: tensor_scalar, N, and as much for two operators as for one. Measured on trn2, with float32: 481 ns in SBUF
-    at N=512 and 349.5 ns in PSUM at N=128, which is N/2 and N, plus 54 and 55 cycles. These are taken to be the read of
-    the operand, an access that trainium_inferentia2_arch puts at about 60 cycles; numbers come with the instruction.
+    2.26.1: tensor_scalar, N, for two operators as for one. Measured on trn2, with float32: 481 ns in SBUF at N=512 and
+    349.5 ns in PSUM at N=128, which is N/2 and N, plus 54 and 55 cycles. We take these for the read of the operand, an
+    access that trainium_inferentia2_arch puts at about 60 cycles; numbers come with the instruction.
     """
     cycles = copying(instruction, target)
     column = isinstance(instruction["operand0"], View) or isinstance(instruction["operand1"], View)
@@ -185,11 +185,11 @@ def scaling(instruction: Instruction, target: Target) -> float:
 
 
 def two_inputs(instruction: Instruction, target: Target) -> float:
-    """trn1: 2N, N where PSUM delivers one of the inputs or all is fast; trn2, trn3: N, N/2 where all is fast.
+    """trn1: 2N, or N if PSUM delivers one of the inputs or all is fast; trn2, trn3: N, or N/2 if all is fast.
 
     Fast on trn1 are 16-bit tiles, inputs contiguous in SBUF, that are added, subtracted or multiplied (2.26.1:
     tensor_tensor, which names bfloat16); from trn2 on 16-bit tiles whose inputs are in SBUF (trainium2_arch). Measured,
-    with float32: 2.02 cycles an element on trn1, 1.00 on trn2.
+    with float32: 2.02 cycles per element on trn1, 1.00 on trn2.
     """
     if instruction.engine is Engine.gpsimd:
         return gpsimd_kernel(instruction, target)
@@ -213,7 +213,7 @@ def scanning(instruction: Instruction, target: Target) -> float:
 def scalar_then_tensor(instruction: Instruction, target: Target) -> float:
     """2N; N for ``(bfloat16 - operand0) * bfloat16`` with an even N. 2.26.1: scalar_tensor_tensor.
 
-    2.26.1 makes no difference of targets; by the measured tensor_tensor trn2 might need half as much.
+    2.26.1 doesn't distinguish targets; by the measured tensor_tensor trn2 might need half as much.
     """
     cycles = streaming(instruction, target)
     data, other = instruction["data"], instruction["operand1"]
@@ -225,7 +225,7 @@ def scalar_then_tensor(instruction: Instruction, target: Target) -> float:
 def selecting(instruction: Instruction, target: Target) -> float:
     """2N; N if one of values and predicate is in PSUM, or if the values are a number; plus ``reduce_res``.
 
-    2.26.1: tensor_copy_predicated, which says nothing of numbers: they leave one input. By kinship: select_reduce.
+    2.26.1: tensor_copy_predicated, which doesn't mention numbers: they leave one input. By kinship: select_reduce.
     """
     cycles = streaming(instruction, target)
     values = instruction["src" if "src" in instruction.args else "on_true"]
@@ -258,7 +258,7 @@ def reciprocal(instruction: Instruction, target: Target) -> float:
     """min(5.25 N, N + 64). 2.26.1 says 8N; measured on trn2 at N=4 and 8 are 19 and 42 cycles.
 
     No such rate can hold for large tiles: silu-trn1 (measured) keeps the vector engine busy for 2.2 us, or 2463 cycles,
-    for 512 elements; the addition and the multiplication take 3N of them and leave the reciprocal 1.8N at most,
+    for 512 elements. The addition and the multiplication take 3N of them, which leaves the reciprocal 1.8N at most,
     latencies included.
     """
     cycles = streaming(instruction, target)
@@ -310,17 +310,17 @@ def _gather(indices: int, each: int, itemsize: int) -> float:
 
 
 def local_gather(instruction: Instruction, target: Target) -> float:
-    """150 + elements * C, C = (28 + 4e) / 4e / min(4/itemsize, e) with e elements an index. 2.26.1: local_gather.
+    """150 + elements * C, C = (28 + 4e) / 4e / min(4/itemsize, e) with e elements per index. 2.26.1: local_gather.
 
-    2.26.1 has the elements divided by C. Then more elements an index would make a gather slower, the opposite of what
-    it says they are for; C is taken to be the cycles of an element, which its terms are.
+    2.26.1 has the elements divided by C. Then more elements per index would make a gather slower, the opposite of their
+    stated purpose; so we take C for the cycles per element, as its terms suggest.
     """
     itemsize = instruction["src_buffer"].dtype.itemsize
     return _gather(instruction["num_valid_indices"], instruction["num_elem_per_idx"], itemsize)
 
 
 def gather(instruction: Instruction, target: Target) -> float:
-    """As ``local_gather`` with one element an index, partitions at once. By kinship: nc_n_gather."""
+    """As ``local_gather`` with one element per index, partitions in parallel. By kinship: nc_n_gather."""
     return _gather(instruction["indices"].free_size, 1, instruction["data"].dtype.itemsize)
 
 

@@ -45,7 +45,7 @@ class DType(str):
 
     @property
     def array_dtype(self) -> np.dtype[Any]:
-        """The numpy dtype of the array that holds such a tile in the simulator."""
+        """The numpy dtype of the simulator's array for such a tile."""
         return np.dtype(np.float32) if self.is_float else self.numpy
 
     @property
@@ -123,7 +123,8 @@ _ROUNDS: ContextVar[bool] = ContextVar("rounds", default=True)
 
 @contextmanager
 def rounding(enabled: bool) -> Iterator[None]:
-    """Programs bound in this context round floats to their formats, or don't (to tell rounding errors from bugs)."""
+    """Programs bound in this context round floats to their formats, or don't (to distinguish rounding errors from
+    bugs)."""
     token = _ROUNDS.set(enabled)
     try:
         yield
@@ -132,7 +133,7 @@ def rounding(enabled: bool) -> Iterator[None]:
 
 
 def rounder(dtype: DType) -> Callable[[Array], Array] | None:
-    """The function that rounds float32 values to ``dtype``, as held; None if they need no rounding."""
+    """The function that rounds float32 values to ``dtype``; None if they need no rounding."""
     if dtype is float32 or (dtype.is_float and not _ROUNDS.get()):
         return None
     if dtype is tfloat32:

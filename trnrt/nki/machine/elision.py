@@ -40,7 +40,7 @@ def elided_loads(program: Program, as_bytes: set[int]) -> dict[int, View]:
 
 
 def _is_load(instruction: Instruction, constant: set[int]) -> bool:
-    """Whether an instruction loads a tile, element for element, from an argument that nothing writes."""
+    """True if an instruction loads a tile, element for element, from an argument that nothing writes."""
     if instruction.operation.name != "dma_copy":
         return False
     dst, src = instruction["dst"], instruction["src"]
@@ -53,7 +53,7 @@ def _is_load(instruction: Instruction, constant: set[int]) -> bool:
 
 
 def _common_source(loads: list[Instruction]) -> View | None:
-    """The window on an argument that holds what all loads of a tile bring; None if there is none.
+    """The window on an argument with the same data as all loads of a tile; None if there is none.
 
     Either one load fills the tile, or each fills columns with the same columns of an argument of the tile's shape.
     """
@@ -71,7 +71,7 @@ def _common_source(loads: list[Instruction]) -> View | None:
 
 
 def _is_piece(dst: View, src: View, argument: int) -> bool:
-    """Whether ``dst`` is columns of a tile, and ``src`` the same columns of the argument."""
+    """True if ``dst`` is columns of a tile, and ``src`` the same columns of the argument."""
     return (
         src.storage.index == argument
         and (src.shape, src.strides, src.offset) == (dst.shape, dst.strides, dst.offset)
@@ -81,7 +81,7 @@ def _is_piece(dst: View, src: View, argument: int) -> bool:
 
 
 def source_view(view: View, source: View) -> View | None:
-    """``view`` of a tile as a view of what the tile was loaded from; None if it is no plain slice of the tile."""
+    """``view`` of a tile as a view of the tile's source; None if it is no plain slice of the tile."""
     if view.cast is not None or view.dynamic is not None:
         return None
     sizes, steps = view.storage.shape, view.storage.strides

@@ -29,7 +29,7 @@ _SHARED = MemoryRegion.shared_hbm
 
 
 def unwritten_value(storage: Storage) -> float:
-    """The value of memory that nothing wrote."""
+    """The value of memory that was never written."""
     return np.nan if storage.dtype.is_float else 4
 
 
@@ -77,8 +77,8 @@ def warn_at(source: Source, message: str) -> None:
 class _Memory:
     """The host arrays of a program's storages, its registers, and its instructions' shared scratch.
 
-    ``as_bytes``: storages held as the device's bytes (see ``staging``); ``sources``: tiles that are read from the
-    argument that they were loaded from (see ``elision``).
+    ``as_bytes``: storages held as the device's bytes (see ``staging``); ``sources``: tiles that are read straight from
+    the argument that they were loaded from (see ``elision``).
     """
 
     def __init__(self, as_bytes: set[int], sources: dict[int, View]) -> None:
@@ -115,7 +115,7 @@ class _Memory:
         return self._registers.setdefault(register.index, [0])
 
     def warn(self, instruction: Instruction, message: str) -> None:
-        """Warn of what an instruction does; once in a run for each operation on a line of the kernel."""
+        """Warn about an instruction; once per run for each operation on a line of the kernel."""
         operation, source = instruction.operation.name, instruction.source
         known = operation, instruction.args.get("op"), source
         if known not in self.warned:
@@ -134,8 +134,8 @@ class Executor:
 
     ``precise=False`` rounds nothing: tiles of any float format hold float32 numbers, and so do results. An argument
     that was never given reads as unwritten memory. ``shared``: the arrays of storages that another core holds.
-    ``segments`` run between ``meetings``, where cores wait for each other. ``given``: arguments by position that no run
-    replaces (weights). They are read in place if possible, and must not change.
+    ``segments`` run between ``meetings``, where cores wait for each other. ``given``: constant arguments by position
+    (weights). They are read in place if possible, and must not change.
     """
 
     def __init__(
@@ -170,7 +170,8 @@ class Executor:
         self._outputs = [(self._memory(view), view.dtype) for view in program.outputs]
 
     def _hold_given(self, given: Mapping[int, Array]) -> dict[int, Array]:
-        """Hold arguments in place; return those that must be copied, as they are held as bytes or may be written to."""
+        """Hold arguments in place; return those that must be copied, because they are held as bytes or may be written
+        to."""
         program, copied, changed = self.program, dict[int, Array](), self.program.writers()
         for position, array in given.items():
             storage = program.inputs[position]
@@ -186,7 +187,7 @@ class Executor:
         np.copyto(self._memory.held[storage.index], self._memory.convert_input(storage, array))
 
     def run(self, inputs: Sequence[Array | None]) -> list[Array]:
-        """Replay the program. ``None`` keeps the argument that was loaded before (usually weights)."""
+        """Replay the program. ``None`` keeps the previous argument (usually weights)."""
         for position, array in enumerate(inputs):
             if array is not None:
                 self.load(position, array)
@@ -208,7 +209,7 @@ class Executor:
             action()
 
     def results(self) -> list[Array]:
-        """The tensors that the kernel returns, as they are in memory now."""
+        """The kernel's results, as they are in memory now."""
         return [to_host(array, dtype if self.precise else float32) for array, dtype in self._outputs]
 
     @cached_property
@@ -292,7 +293,7 @@ class Executor:
     ) -> None:
         """Give a storage an array when its life begins.
 
-        ``overwritten``: its first instruction writes every element, so nothing can be read before.
+        ``overwritten``: its first instruction writes every element, so nothing can be read earlier.
         """
         memory = self._memory
         if storage.index not in memory.held:
@@ -305,7 +306,7 @@ class Executor:
 
 
 def _overwrites(instruction: Instruction, storage: Storage) -> bool:
-    """Whether an instruction writes every element of a storage and reads none."""
+    """True if an instruction writes every element of a storage and reads none."""
     if any(view.storage is storage for view in instruction.reads()):
         return False
     return any(view.storage is storage and view.covers_storage() for view in instruction.writes())

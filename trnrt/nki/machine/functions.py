@@ -86,12 +86,12 @@ def relu(x: Array) -> Array:
 
 
 def prelu(x: Array, slope: Array) -> Array:
-    """``x`` where it is positive, else ``slope * x``."""
+    """``x`` if positive, else ``slope * x``."""
     return np.where(x > 0, x, slope * x)
 
 
 def _saturate(least: float, most: float = np.inf) -> Callable[[Function], Function]:
-    """Clip the inputs of the decorated function to a range outside of which it is constant in float32.
+    """Clip the inputs of the decorated function to a range; outside of it the function is constant in float32.
 
     Otherwise its terms overflow, and infinity times 0 would be NaN. NaN stays NaN.
     """

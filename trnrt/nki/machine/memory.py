@@ -87,7 +87,7 @@ class _Space:
         self._note_peak()
 
     def place(self, tile: Storage, *, keep: bool = False) -> bool:
-        """Give a tile an address (``keep``: the one that it has); return False if no gap is large enough."""
+        """Give a tile an address (``keep``: its present one); return False if no gap is large enough."""
         size = _aligned_bytes(tile)
         start = tile.address[1] if keep and tile.address is not None else self._find(tile, size)
         if start is None:
@@ -184,7 +184,7 @@ def overflow_notes(program: Program) -> list[str]:
 
 
 def _place_tiles(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) -> int:
-    """Give the tiles of one memory their addresses; return the peak bytes a partition."""
+    """Give the tiles of one memory their addresses; return the peak bytes per partition."""
     rotates = layout.bank is None and not any(tile.pinned for tile in tiles)
     if rotates and rotate(tiles, spans, layout.capacity, layout.places):
         return most_at_once(tiles, spans, lambda tile: tile.partition_bytes)
@@ -192,7 +192,7 @@ def _place_tiles(tiles: list[Storage], spans: dict[int, Span], layout: _Layout) 
 
 
 def _walk(tiles: list[Storage], spans: dict[int, Span], layout: _Layout, *, packed: bool = False) -> int:
-    """Place ``tiles``, which come in the order of their first use; return the peak bytes a partition.
+    """Place ``tiles``, which come in the order of their first use; return the peak bytes per partition.
 
     ``packed``: they have addresses already; only check the fixed ones against each other.
     """

@@ -48,7 +48,7 @@ class Operator:
         return _by_name, (self.name,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """``nl.add(x, y)``: the language defines what a call does (see ``on_call``)."""
+        """``nl.add(x, y)``: the language defines the meaning of a call (see ``on_call``)."""
         return _CALLED[-1](self, *args, **kwargs)
 
     @property
@@ -76,7 +76,7 @@ def on_call(function: Callable[..., Any]) -> None:
 
 
 def _abs_max(a: Array, b: Array) -> Array:
-    """The one of greater magnitude, with its sign; ``b`` if both are equal."""
+    """The operand of greater magnitude, with its sign; ``b`` if both are equal."""
     return np.where(np.abs(a) > np.abs(b), a, b)
 
 

@@ -70,8 +70,8 @@ class DmaTiming:
     descriptors the device makes takes ``load_start_ns`` longer to start.
 
     Software descriptors take ``prepare_software_ns`` before the trigger. They occupy gpsimd for ``trigger_software_ns``
-    with all SBUF partitions, and ``row_software_ns`` less for each partition that takes no part. The last engine of a
-    transfer begins ``load_skew_ns`` or ``store_skew_ns`` after the first, ``static_skew_ns`` with static descriptors.
+    with all SBUF partitions, and ``row_software_ns`` less for each unused partition. The last engine of a transfer
+    begins ``load_skew_ns`` or ``store_skew_ns`` after the first, ``static_skew_ns`` with static descriptors.
 
     A packet of contiguous bytes takes ``packet_ns`` plus its bytes over ``engine_gbps``; all engines together move at
     most ``total_gbps``. ``read_ns``: the extra time of a transfer out of HBM, whatever its size. ``completion_ns``:

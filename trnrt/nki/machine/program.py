@@ -1,4 +1,4 @@
-"""The program: storages, views on them, and the flat stream of instructions that tracing a kernel gives.
+"""The program: storages, views on them, and the flat stream of instructions from tracing a kernel.
 
 The rest of the machine is functions over these: the allocator gives storages their addresses, the executor binds views
 to arrays, the reports read names and source lines.
@@ -137,7 +137,7 @@ class Dynamic:
     """The part of an address that is known only at run time.
 
     ``scalar`` (a register, or a tile of one element) shifts the whole view by its value times ``stride`` elements.
-    ``vector`` (a tile of one index a partition) gives each index of the view's first dimension its own start. Indices
+    ``vector`` (a tile of one index per partition) gives each index of the view's first dimension its own start. Indices
     are below ``limit``, the size of the dimension that they select from.
     """
 
@@ -159,8 +159,8 @@ class View:
     """A strided window on a storage. Element ``(i0, i1, ...)`` is ``offset + sum(strides[k] * ik)``, in elements.
 
     On-chip views keep the partition dimension first; its stride is a multiple of ``partition_elements``. ``cast``: read
-    the storage's bits as another dtype; strides and offset then count its elements. ``dynamic``: what the run adds to
-    the address. ``bounded``: it is known to stay within the storage; instructions refuse a view that is not.
+    the storage's bits as another dtype; strides and offset then count its elements. ``dynamic``: the run-time part of
+    the address. ``bounded``: the view is known to stay within the storage; instructions refuse other views.
     """
 
     storage: Storage
@@ -233,7 +233,7 @@ class View:
         return count
 
     def covers_storage(self) -> bool:
-        """Whether the view has every element of its storage, in any order of dimensions."""
+        """True if the view has every element of its storage, in any order of dimensions."""
         if self.cast is not None or self.dynamic is not None:
             return False
         if self.shape == self.storage.shape and self.strides == self.storage.strides:
@@ -295,7 +295,7 @@ class Declaration:
     which elements of its results depend on which inputs; None: masks or indices choose, and results count as written.
 
     Operands: ``writes`` and ``reads`` name the tensor arguments; those of ``numbers`` may be a number instead, those of
-    ``optional`` may be None, those of ``columns`` hold one element a partition and broadcast. Those of ``partly`` are
+    ``optional`` may be None, those of ``columns`` hold one element per partition and broadcast. Those of ``partly`` are
     read only where a mask selects them, those of ``indexed`` at the indices of another operand. ``registers`` names the
     argument that holds the engine's own registers, read and written; ``reduces`` says how results are reduced into
     them. ``meets``: two cores wait for each other here.
@@ -434,8 +434,9 @@ class Program:
     """What a kernel does for given shapes on a given target, before any data.
 
     ``inputs`` are the storages of the tensor arguments in order, ``outputs`` the returned views; ``returns_tuple``: the
-    kernel returned a tuple. ``memory``: what its tiles take, once placed. ``initial``: what storages hold at the start,
-    by their index (constants, and the states of engines). ``doubts``: what may be refused, once for each line and rule.
+    kernel returned a tuple. ``memory``: the bytes of its tiles, once placed. ``initial``: the contents of storages at
+    the start, by their index (constants, and the states of engines). ``doubts``: what the hardware may refuse, once for
+    each line and rule.
     """
 
     kernel: str
@@ -464,7 +465,7 @@ class Program:
         return [position for position, storage in enumerate(self.inputs) if storage.index in written]
 
     def call_result(self, outputs: Sequence[Array]) -> Any:
-        """What a call of the kernel returns: a tuple, the one tensor, or None."""
+        """The result of a call of the kernel: a tuple, the one tensor, or None."""
         if self.returns_tuple:
             return tuple(outputs)
         return outputs[0] if outputs else None
@@ -472,7 +473,7 @@ class Program:
     def lifetimes(self) -> dict[int, tuple[int, int]]:
         """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out.
 
-        What a device loop touches lives through the whole loop, because its body runs again.
+        Storages used in a device loop live through the whole loop, because its body runs again.
         """
         first_use: dict[int, int] = {}
         last_use: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """A target's data file: from TOML to the dataclasses that describe a target, every key checked.
 
 The dataclasses are the schema: a field's name is its key, its type that of the value. ``_LIMITS`` has the range of
-numbers that may not be just any number from 0 on.
+numbers that have tighter limits than 0 or more.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from heapq import heappop, heappush
 
 from trnrt.nki.machine.program import Storage
 
-# How many layouts of the memory are tried: for one pool after the other, and for halves of all.
+# The number of layouts of the memory to try: for one pool after the other, and for halves of all.
 _MOST_TRIES, _MOST_HALVINGS = 500, 300
 _LARGE = 4 * 1024  # bytes
 ALIGNMENT = 32  # bytes; tile_size.sbuf_min_align and psum_min_align are not more than that on any target
@@ -116,7 +116,7 @@ def _depth(pools: Sequence[_Pool]) -> float:
 
 
 def _way_to_fit(pools: Sequence[_Pool], capacity: int) -> _Fitting | None:
-    """The way in which pools with as many places as they need find room; None if there is none."""
+    """The way to fit pools with as many places as they need; None if there is none."""
     places = [pool.held for pool in pools]
     if _fits(pools, capacity, places):
         return _fits
@@ -183,8 +183,8 @@ def _fits(pools: Sequence[_Pool], capacity: int, places: Sequence[int]) -> bool:
     return True
 
 
-# Other orders in which pools take their places, tried if the order of their first tiles leaves gaps that are too small:
-# the largest first, those that end last, those that take most space and time, those that live longest.
+# Other orders of pools for taking their places, tried if the order of their first tiles leaves too small gaps: the
+# largest first, those that end last, those that take most space and time, those that live longest.
 _ORDERS: tuple[Callable[[_Pool], int], ...] = (
     lambda pool: -pool.bytes,
     lambda pool: -pool.last,
@@ -244,7 +244,7 @@ def _small_first(pools: Sequence[_Pool]) -> list[int]:
 
 
 def _divide_places(pools: Sequence[_Pool], capacity: int, places: list[int], most: int) -> list[int] | None:
-    """The places of each pool if not all can have as many as they want: one pool after the other, small ones first.
+    """The places of each pool if not all can have as many as they ask for: one pool after the other, small ones first.
 
     None if that takes more than ``_MOST_TRIES``.
     """

@@ -1,4 +1,4 @@
-"""How unwritten values spread: which elements of an instruction's results depend on which of its inputs.
+"""The spread of unwritten values: which elements of an instruction's results depend on which of its inputs.
 
 Elements have small integers as marks; 0 is a good element. A result gets the largest mark of the elements that it
 depends on. A declaration's ``spreads`` is one of these functions, or one of its own.

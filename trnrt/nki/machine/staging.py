@@ -1,4 +1,4 @@
-"""Operands that are no plain window on a held array: run-time addresses, and bits that are read as another dtype.
+"""Operands that are not plain windows on a held array: run-time addresses, and bits that are read as another dtype.
 
 Such an operand is *staged*: before the instruction runs, its elements are copied to an array of its own, in the form
 that every instruction computes with; afterwards, written elements are copied back. The instruction itself is bound to
@@ -37,7 +37,7 @@ class StagedOperand:
     """One operand, and the array that replaces it while its instruction runs.
 
     ``flat`` has all elements of its storage. ``index`` reads the run-time index; None for a fixed address. ``skips``:
-    leave rows alone whose index is out of bounds.
+    skip rows whose index is out of bounds.
     """
 
     view: View
@@ -87,7 +87,7 @@ class StagedOperand:
 
 
 def element_places(view: View) -> Array:
-    """The storage's element for each element of a view, without what the run adds."""
+    """The storage's element for each element of a view, without the run-time part."""
     places = np.full((1,) * len(view.shape), view.offset, np.int64)
     for axis, (size, stride) in enumerate(zip(view.shape, view.strides, strict=True)):
         if axis == 0 and view.dynamic is not None and view.dynamic.vector is not None:
@@ -109,7 +109,7 @@ class Stager:
         self._count = -1
 
     def wants(self, instruction: Instruction) -> bool:
-        """Whether an operand of the instruction has to be staged."""
+        """True if an operand of the instruction has to be staged."""
         return any(self._is_staged(view) for _, view in instruction.operands)
 
     def bind(self, instruction: Instruction, arrays: Arrays) -> Action:

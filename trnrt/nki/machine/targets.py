@@ -119,7 +119,7 @@ class TargetFile:
 
 
 _given: dict[str, TargetFile] = {}
-"""The users' own targets by name, once their files are read: plans, profiles and reports only have the name."""
+"""The users' own targets by name, once their files are read: plans, profiles and reports only store the name."""
 
 
 @cache
@@ -134,7 +134,7 @@ def known_targets() -> list[Target]:
 
 
 def get_target(name: str | os.PathLike[str]) -> Target:
-    """The target of this name, alias or file; OptionError if there is none, or the file is wrong.
+    """The target with this name, alias or file; OptionError if there is none, or the file is wrong.
 
     A name that ends in ``.toml``, or has a folder, is a file.
     """

@@ -31,9 +31,9 @@ _SHARED = MemoryRegion.shared_hbm
 class UnwrittenRead:
     """Elements of a storage that are read, or returned, but were never written.
 
-    ``reader``: the instruction and its argument, or what the kernel does with it. ``count`` of the ``read`` elements
-    were never written; ``bounds`` are their (first, last) in each dimension: partition and column on chip. ``beneath``:
-    another tile of the same address, whose bytes are there. ``reaches``: what was computed from them.
+    ``reader``: the instruction and its argument, or the kernel's use of it. ``count`` of the ``read`` elements were
+    never written; ``bounds`` are their (first, last) in each dimension: partition and column on chip. ``beneath``:
+    another tile of the same address, whose bytes are there. ``reaches``: the results computed from them.
     """
 
     source: Source
@@ -106,7 +106,7 @@ def _dying(program: Program) -> dict[int, list[int]]:
 
 
 def _never_runs(begin: Instruction) -> bool:
-    """Whether a device loop has constant bounds and no iterations."""
+    """True if a device loop has constant bounds and no iterations."""
     loop = begin["loop"]
     constant = isinstance(loop.start, int) and isinstance(loop.stop, int)
     return loop.condition is None and constant and not range(loop.start, loop.stop, loop.step)
@@ -115,7 +115,7 @@ def _never_runs(begin: Instruction) -> bool:
 class _Known:
     """For each storage, the elements that may have been written, and those that were computed from unwritten ones.
 
-    The latter are marked with the number of the read that brought them in.
+    The latter are marked with the number of the read that introduced them.
     """
 
     def __init__(self, program: Program) -> None:
@@ -147,7 +147,7 @@ class _Known:
             self._write(view)
 
     def spread(self, instruction: Instruction) -> None:
-        """Note an instruction's writes, and mark what it computes from unwritten memory."""
+        """Record an instruction's writes, and mark results that it computes from unwritten memory."""
         spread, found = instruction.operation.spreads, {}
         for arg, view in instruction.operands if spread else ():
             marks = self._operand_marks(instruction, arg, view) if arg in instruction.operation.reads else None

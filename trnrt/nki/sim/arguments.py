@@ -50,7 +50,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Given:
-    """A call's arguments, with arrays in the place of other libraries' tensors.
+    """A call's arguments, with other libraries' tensors replaced by arrays.
 
     ``tensors`` maps the identity of an array to the tensor that it was made from.
     """
@@ -105,7 +105,7 @@ class Target:
 
 
 def host_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given:
-    """The arguments of a call as the simulator takes them. KernelError for a tensor that can't be read."""
+    """The arguments of a call in the simulator's form. Raises KernelError for a tensor that can't be read."""
     kernel = function.__name__
     names = [*inspect.signature(function).parameters]
     tensors: dict[int, Any] = {}
@@ -135,7 +135,7 @@ def map_tensors(function: Callable[[str, Any], Any], name: str, value: Any) -> A
 
 
 def device_dtype(dtype: object, what: str) -> DType:
-    """The format that a tensor argument has on the device; KernelError that names the argument if it has none."""
+    """The format of a tensor argument on the device; KernelError that names the argument if there is none."""
     try:
         return as_dtype(dtype)
     except TypeError as error:
@@ -160,7 +160,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _holds_tensors(values: Any) -> bool:
-    """Whether any item, at any depth, is an array, a ``Spec``, or converts to an array."""
+    """True if any item, at any depth, is an array, a ``Spec``, or converts to an array."""
     for item in values:
         nested = item.values() if type(item) is dict else item
         if type(item) in (list, tuple, dict) and _holds_tensors(nested):
@@ -171,7 +171,7 @@ def _holds_tensors(values: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Whether this is another library's tensor."""
+    """True if this is another library's tensor."""
     if isinstance(value, (np.ndarray, np.generic, View, type)) or not hasattr(value, "shape"):
         return False
     return _is_torch(value) or hasattr(value, "__array__") or hasattr(value, "__dlpack__")
@@ -195,7 +195,7 @@ def _read(kernel: str, name: str, value: Any) -> Array:
 
 
 def _to_array(value: Any) -> Array:
-    """A tensor as an array, which shares its memory where that can be."""
+    """A tensor as an array, which shares its memory if possible."""
     if not _is_torch(value):
         return np.asarray(value) if hasattr(value, "__array__") else np.from_dlpack(value)
     plain = value.detach().cpu()
@@ -257,7 +257,7 @@ def _share_memory(one: Array, other: Array) -> bool:
 
 
 def _overlaps_itself(array: Array) -> bool:
-    """Whether two elements may lie on the same bytes: each stride must step over what the shorter ones span."""
+    """True if two elements may share bytes: each stride must step over the span of the shorter ones."""
     span = array.itemsize
     for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
         if size > 1 and stride < span:

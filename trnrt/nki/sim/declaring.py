@@ -24,9 +24,9 @@ OPERATIONS: dict[str, Operation] = {}
 class declare(Declaration):  # noqa: N801 - a decorator
     """Declare the instruction that the decorated function issues.
 
-    The function returns the arguments that an instruction keeps: ``locals()``, often with more that tracing knows.
-    ``name`` names the instruction. If it can run on several engines, ``engine`` chooses one; else ``engine`` is an
-    ordinary argument (in ``dma_copy``, the engine that triggers the transfer).
+    The function returns the arguments that an instruction keeps: ``locals()``, often extended by what only tracing
+    knows. ``name`` names the instruction. If it can run on several engines, ``engine`` chooses one; otherwise
+    ``engine`` is an ordinary argument (in ``dma_copy``, the engine that triggers the transfer).
     """
 
     def __call__(self, function: Callable[P, Args]) -> Callable[P, Instruction]:

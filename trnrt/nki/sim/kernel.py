@@ -42,8 +42,8 @@ _interceptors: list[Interceptor] = []
 class Kernel:
     """A function decorated with ``@nki.jit``.
 
-    Called inside another kernel it is inlined; called with arrays it runs on the simulator, on the target that
-    ``NEURON_PLATFORM_TARGET_OVERRIDE`` names, else trn2.
+    Called inside another kernel it is inlined; called with arrays it runs on the simulator, for the target in
+    ``NEURON_PLATFORM_TARGET_OVERRIDE``, by default trn2.
     """
 
     def __init__(self, function: Callable[..., Any], cores: int = 1, schedule: tuple[Edge, ...] = ()) -> None:
@@ -64,7 +64,7 @@ class Kernel:
     def with_schedule(self, schedule: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
         """The kernel with edges ``(later, earlier)`` or ``(later, [earlier, ...])`` between instructions, by ``name=``.
 
-        They hold where the kernel is the one that the host calls, not where another kernel calls it.
+        They apply if the host calls the kernel, not if another kernel does.
         """
         return Kernel(self.function, self.cores, schedule_edges(schedule))
 
@@ -79,7 +79,7 @@ class Kernel:
 
 
 def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-    """Make ``fn`` a kernel. Options of AWS's compiler are accepted and mean nothing to the simulator."""
+    """Make ``fn`` a kernel. Options of AWS's compiler are accepted, and ignored by the simulator."""
     if fn is None:
         return functools.partial(jit, **kwargs)
     return fn if isinstance(fn, Kernel) else Kernel(fn)
@@ -95,12 +95,11 @@ def trace(
 ) -> Program:
     """The compiled program of ``kernel`` for these arguments (arrays or ``Spec`` for tensors), without any data.
 
-    ``target``: by default the one that ``NEURON_PLATFORM_TARGET_OVERRIDE`` names, else trn2.
-    ``strict``: also refuse what works on simulators only: Python that NKI's compiler does not take, anywhere in the
-    kernel's file, and functions of `nl` that fail on hardware.
-    Warns (KernelWarning) of lines that the target may refuse.
-    ``capacity=False``: let tiles take more SBUF and PSUM than there is, and say in ``Program.memory`` how much.
-    Raises KernelError where the kernel breaks a rule of the target, KernelMemoryError where its tiles do not fit.
+    ``target``: by default the one in ``NEURON_PLATFORM_TARGET_OVERRIDE``, else trn2. ``strict``: also refuse what only
+    works on simulators: Python that NKI's compiler refuses, anywhere in the kernel's file, and functions of `nl` that
+    fail on hardware. ``capacity=False``: let tiles take more SBUF and PSUM than there is; ``Program.memory`` then says
+    how much. Warns (KernelWarning) of lines that the target may refuse. Raises KernelError if the kernel breaks a rule
+    of the target, KernelMemoryError if its tiles do not fit.
     """
     made, limited = _as_kernel(kernel), _Limits.capacity if capacity is None else capacity
     function, given = made.function, host_arguments(made.function, args, kwargs)
@@ -127,7 +126,7 @@ def simulate(
     """The kernel as a function on numpy arrays, run on the simulated ``target``.
 
     ``strict`` and ``capacity`` are as in ``trace``. ``precise=False``, or ``NKI_PRECISE_FP=0`` in the environment,
-    rounds nothing: errors that remain come from the algorithm, errors that vanish from narrow dtypes.
+    rounds nothing: remaining errors come from the algorithm, vanishing ones from narrow dtypes.
     """
     return Simulated(kernel, get_target(target or default_target()), strict=strict, precise=precise, capacity=capacity)
 
@@ -232,7 +231,7 @@ def intercept_calls(interceptor: Interceptor) -> Iterator[None]:
 
 
 class _Limits:
-    """Whether kernels must fit SBUF and PSUM by default, and the programs that don't. Global to the process."""
+    """The default for the capacity check, and the programs that exceed it. Global to the process."""
 
     capacity = True
     overflowed: ClassVar[list[Program]] = []
@@ -257,7 +256,7 @@ def _checked_cores(cores: int, target: Target | None = None) -> int:
 
 
 def default_target() -> str:
-    """The target that ``NEURON_PLATFORM_TARGET_OVERRIDE`` names, else trn2."""
+    """The target in ``NEURON_PLATFORM_TARGET_OVERRIDE``, by default trn2."""
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
 
 
@@ -279,7 +278,7 @@ def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: Tracer) -> Program:
-    """Run ``function`` as a kernel, with tensors in the place of the arrays of ``bound``, which stays as it is."""
+    """Run ``function`` as a kernel, with tensors in place of the arrays of ``bound``, which is not changed."""
     arguments = _map_arguments(bound, lambda name, value: _tensor_argument(tracer, name, value))
     with activate(tracer):
         result = _run(function, arguments)
@@ -324,7 +323,7 @@ def _warn_doubts(programs: list[Program]) -> list[Program]:
 
 
 def _map_arguments(bound: inspect.BoundArguments, function: Callable[[str, Any], Any]) -> inspect.BoundArguments:
-    """``bound`` with ``function(name, value)`` in the place of each value, those of ``*args`` and ``**kwargs`` too."""
+    """``bound`` with every value replaced by ``function(name, value)``, those of ``*args`` and ``**kwargs`` too."""
     mapped = inspect.BoundArguments(bound.signature, bound.arguments.copy())
     for name, value in bound.arguments.items():
         kind = bound.signature.parameters[name].kind
@@ -338,7 +337,7 @@ def _map_arguments(bound: inspect.BoundArguments, function: Callable[[str, Any],
 
 
 def _tensor_argument(tracer: Tracer, name: str, value: Any) -> Any:
-    """The tensor that stands for an array or a Spec; anything else is itself."""
+    """The tensor for an array or a Spec; anything else unchanged."""
     if not isinstance(value, (np.ndarray, Spec)):
         return value
     dtype = device_dtype(value.dtype, f"kernel {tracer.program.kernel}: argument {name!r}")

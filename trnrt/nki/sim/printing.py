@@ -32,7 +32,7 @@ _REPLACED: list[Callable[..., None]] = []  # Python's print, once for each kerne
 
 
 class _Printer:
-    """Collects the prints of a kernel. ``marks`` maps the texts that stand for values to the cells that get them.
+    """Collects the prints of a kernel. ``marks`` maps placeholder texts to the cells with their values.
 
     ``arrays`` are the arguments of the kernel: with them a debugger sees a tile's values before the whole program runs.
     """
@@ -65,7 +65,7 @@ class _Printer:
         active_tracer("print").emit(PRINT, {"parts": self._parts(text), "options": options}, Engine.unknown, None)
 
     def _peek(self, value: DeviceValue) -> str | None:
-        """A tensor's values, by running what the program has so far; None where that can't be."""
+        """A tensor's values, from running the program so far; None if impossible."""
         tracer = active_tracer("print")
         if not isinstance(value, View) or value.dynamic is not None or tracer.open_loops or tracer.cores > 1:
             return None
@@ -77,7 +77,7 @@ class _Printer:
             return None
 
     def _parts(self, text: str) -> list[str | list[str]]:
-        """The text cut at its marks, with their cells in their place."""
+        """The text cut at its marks, each replaced by its cell."""
         marks = [mark for mark in self.marks if mark in text]
         pieces = re.split("(" + "|".join(map(re.escape, marks)) + ")", text) if marks else [text]
         return [self.marks.get(piece, piece) for piece in pieces]
@@ -88,7 +88,7 @@ _PRINTER: ContextVar[_Printer | None] = ContextVar("printer", default=None)
 
 @contextmanager
 def printing(arrays: Sequence[Array], *, precise: bool) -> Iterator[None]:
-    """Put what a kernel prints into its program, while the kernel is traced for these arguments."""
+    """Put a kernel's prints into its program while it is traced for these arguments."""
     printer = _Printer(arrays, precise=precise)
     tokens = _PRINTER.set(printer), MARKER.set(printer.mark)
     with _LOCK:
@@ -114,7 +114,7 @@ def show(program: Program) -> None:
 
 
 def _answers_now(frame: FrameType) -> bool:
-    """Whether a frame belongs to a debugger, a logger or the like, whose prints are no part of the kernel."""
+    """True if a frame belongs to a debugger, a logger or the like, whose prints are not the kernel's."""
     module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return frame.f_code.co_filename == "<stdin>" or module in sys.stdlib_module_names or module in _DEBUGGERS
 

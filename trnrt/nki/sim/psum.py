@@ -24,11 +24,11 @@ class PsumWriters:
 
     def __init__(self, target: Target) -> None:
         self._added_to = {MATMUL, FOREIGN} if target.accumulates_on_foreign else {MATMUL}
-        # The writer of each tile that one instruction wrote as a whole. Looking at single elements would take longer
-        # than all the rest of tracing a product.
+        # The writer of each tile that one instruction wrote as a whole. Checking single elements would take longer than
+        # all the rest of tracing a product.
         self._whole: dict[int, int] = {}
         self._elements: dict[int, Array] = {}  # of the other tiles
-        # The window that was written last, and its writer: matmuls mostly write the same one again and again.
+        # The window of the last write, and its writer: matmuls mostly write the same one again and again.
         self._latest: dict[int, tuple[_Window, int]] = {}
 
     def note(self, instruction: Instruction) -> None:
@@ -39,8 +39,8 @@ class PsumWriters:
                 self._write(view, _writer(instruction))
 
     def accumulation(self, view: View, accumulate: bool | None) -> tuple[bool | Array, str]:
-        """Whether a matmul into ``view`` accumulates (True, False, or element by element), and on what:
-        "matmul", "foreign" (another instruction's result) or "uninitialised"."""
+        """Whether a matmul into ``view`` accumulates (True, False, or element by element), and the contents: "matmul",
+        "foreign" (another instruction's result) or "uninitialised"."""
         if accumulate is False:
             return False, "matmul"
         writers = self._writers(view)
@@ -95,7 +95,7 @@ class PsumWriters:
 
 
 def _other_size(view: View) -> bool:
-    """Whether the view's elements are larger or smaller than its storage's."""
+    """True if the view's elements are larger or smaller than its storage's."""
     return view.cast is not None and view.cast.itemsize != view.storage.dtype.itemsize
 
 
@@ -104,7 +104,7 @@ def _view_state(state: Array, view: View) -> Array:
 
 
 def _touched_elements(view: View) -> Array:
-    """The elements of the storage that each element of a view of another size lies on, along a last dimension."""
+    """The storage's elements under each element of a view of another size, along a last dimension."""
     size, unit = view.dtype.itemsize, view.storage.dtype.itemsize
     return (element_places(view) * size // unit)[..., np.newaxis] + np.arange(max(1, size // unit))
 

@@ -15,7 +15,7 @@ from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.program import Instruction, Program, Register, View
 from trnrt.nki.machine.timing.regions import region_of
 
-Edge = tuple[str, str]  # (the instruction that waits, the one that it waits for), by name
+Edge = tuple[str, str]  # (the waiting instruction, the one that it waits for), by name
 _WRITES_REGISTER = frozenset({"register_move", "register_load"})
 
 
@@ -36,7 +36,7 @@ def schedule_edges(schedule: Any) -> tuple[Edge, ...]:
 
 
 def check_names(programs: Sequence[Program], edges: Sequence[Edge]) -> None:
-    """KernelError if no instruction, or more than one of a core's program, has the name that an edge uses."""
+    """Raise KernelError if no instruction, or more than one of a core's program, has the name that an edge uses."""
     counts = [Counter(i.name for i in program.instructions if i.name is not None) for program in programs]
     for name in dict.fromkeys(name for edge in edges for name in edge):
         found = max(count[name] for count in counts)
@@ -48,7 +48,7 @@ def check_names(programs: Sequence[Program], edges: Sequence[Edge]) -> None:
 
 
 def apply(program: Program, edges: Sequence[Edge]) -> None:
-    """Bring the instructions into an order that keeps every edge, and make the later one wait for the earlier one."""
+    """Reorder the instructions to respect every edge, and make the later one wait for the earlier one."""
     named = {instruction.name: instruction for instruction in program.instructions if instruction.name is not None}
     known = [(named[later], named[earlier]) for later, earlier in edges if later in named and earlier in named]
     for later, earlier in known:
@@ -59,7 +59,7 @@ def apply(program: Program, edges: Sequence[Edge]) -> None:
 
 
 def _order(program: Program, later: Instruction, earlier: Instruction) -> None:
-    """Move ``earlier``, with what it needs, before ``later`` if it stands behind it."""
+    """Move ``earlier``, with its dependences, before ``later`` if it comes after it."""
     blocks = _blocks(program, later, earlier)
     first = next(number for number, block in enumerate(blocks) if any(i is later for i in block))
     last = next(number for number, block in enumerate(blocks) if any(i is earlier for i in block))
@@ -97,12 +97,12 @@ def _blocks(program: Program, one: Instruction, other: Instruction) -> list[list
 
 
 def _must_follow(after: list[Instruction], before: list[Instruction]) -> bool:
-    """Whether a block has to stay behind another one."""
+    """True if a block has to stay after another one."""
     return any(_conflict(a, b) for a in after for b in before)
 
 
 def _conflict(after: Instruction, before: Instruction) -> bool:
-    """Whether memory, a register, an edge or a meeting of cores keeps two instructions in their order."""
+    """True if memory, a register, an edge or a meeting of cores fixes the order of two instructions."""
     if before in after.after or after.operation.meets or before.operation.meets:
         return True
     return _registers_conflict(after, before) or any(
@@ -116,7 +116,7 @@ def _conflict(after: Instruction, before: Instruction) -> bool:
 def _share_bytes(one: View, other: View) -> bool:
     if one.storage is other.storage:
         return region_of(one).overlaps(region_of(other))
-    return one.buffer is other.buffer and one.storage.pinned and other.storage.pinned  # they may lie on each other
+    return one.buffer is other.buffer and one.storage.pinned and other.storage.pinned  # they may overlap
 
 
 def _registers_conflict(one: Instruction, other: Instruction) -> bool:

@@ -43,11 +43,10 @@ def check_source(
 ) -> list[Finding]:
     """Find what the NKI compiler refuses in ``source``, in the order of the file.
 
-    Kernels (``@nki.jit``) are checked with every function and class of the file that they name; with
-    ``all_functions`` every function and class at module level, for a file that only other kernels use.
-    ``entries`` are the first lines of functions that are kernels although nothing in the file says so.
-    ``extra_names`` are built-in functions that the caller knows to exist when the file is compiled.
-    A file that isn't Python has one finding, of rule "syntax".
+    Kernels (``@nki.jit``) are checked with every function and class of the file that they name; with ``all_functions``
+    every function and class at module level, for a file that only other kernels use. ``entries`` are the first lines of
+    functions that are kernels without a mark in the file. ``extra_names`` are built-in functions that the caller knows
+    to exist when the file is compiled. A file that isn't Python has one finding, of rule "syntax".
     """
 
     def check(file: SourceFile) -> Iterator[Finding]:
@@ -70,10 +69,10 @@ def check_source(
 
 
 def check_file(function: Callable[..., Any]) -> None:
-    """KernelError with everything that the NKI compiler refuses in the file of a kernel, one finding a line.
+    """Raise KernelError with everything that the NKI compiler refuses in a kernel's file, one finding per line.
 
-    ``function`` counts as a kernel whether or not something in its file says so. Nothing happens where there is no
-    file to read: a kernel that was typed in.
+    ``function`` counts as a kernel with or without a mark in its file. Without a file (a kernel typed in interactively)
+    there is no check.
     """
     filename = inspect.getsourcefile(function)
     source = "".join(linecache.getlines(filename)) if filename else ""

@@ -40,7 +40,7 @@ _REMOVED = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """``default`` is its text, None where there is none; ``variadic`` marks ``*args`` and ``**kwargs``."""
+    """``default`` is its text, None for no default; ``variadic`` marks ``*args`` and ``**kwargs``."""
 
     name: str
     default: str | None
@@ -62,7 +62,7 @@ class ApiClass:
 
 @dataclass(frozen=True)
 class ApiModule:
-    """``constants`` maps each name to the name of its type, "" where the data gives none."""
+    """``constants`` maps each name to the name of its type, "" if the data gives none."""
 
     functions: Mapping[str, tuple[Parameter, ...]]
     classes: Mapping[str, ApiClass]
@@ -81,7 +81,7 @@ class ApiTable:
     modules: Mapping[str, ApiModule]
 
     def signature(self, path: str) -> tuple[Parameter, ...] | None:
-        """The parameters of the function or class at ``path``; None where it is neither, or an enumeration."""
+        """The parameters of the function or class at ``path``; None if it is neither, or an enumeration."""
         module_path, _, name = path.rpartition(".")
         module = self.modules.get(module_path)
         if module is None:
@@ -108,7 +108,7 @@ class ApiTable:
         return None
 
     def _class_of(self, module: ApiModule, name: str) -> ApiClass | None:
-        """The class that ``name`` is, or is a constant of, where all of its attributes are known."""
+        """The class that ``name`` is, or is a constant of, if all its attributes are known."""
         if name in module.classes:
             return module.classes[name]
         cls = module.classes.get(module.constants.get(name, ""))
@@ -124,7 +124,7 @@ def load_api() -> ApiTable:
 
 
 def check_api(source: str, filename: str, api: ApiTable) -> list[Finding]:
-    """Names of ``nki``, ``nki.language`` and ``nki.isa`` that ``api`` does not have, and calls that do not fit.
+    """Find names of ``nki``, ``nki.language`` and ``nki.isa`` that ``api`` does not have, and calls that do not fit.
 
     Checks the whole file, under any names that its imports give the modules. In a call with ``*`` or ``**``, checks the
     other arguments. A file that isn't Python has one finding, of rule "syntax".
@@ -148,7 +148,7 @@ def _advice(name: str, known: set[str], api: ApiTable) -> tuple[str, str]:
 
 
 def _uses(file: SourceFile, api: ApiTable) -> Iterator[tuple[ast.AST, str]]:
-    """Every whole attribute chain or name that an import makes a path of the API, and every import of such a path."""
+    """Every whole attribute chain or name that resolves to a path of the API, and every import of such a path."""
     shadows = {n: bound_names(n) - _imported_names(n) for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef)}
     for node in ast.walk(file.tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

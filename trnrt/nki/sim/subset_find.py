@@ -227,7 +227,7 @@ def _is_no_reorder(node: ast.With, scope: Scope) -> bool:
 
 
 def _called_name(node: ast.AST, scope: Scope) -> str:
-    """The last name of a called path. The compiler knows loops and blocks by it, from any module."""
+    """The last name of a called path. The compiler recognises loops and blocks by it, from any module."""
     return scope.file.path_of(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
 
@@ -292,7 +292,7 @@ def _is_loop_argument(use: ast.Name, scope: Scope) -> bool:
     return _called_name(call, scope) in LOOP_FUNCTIONS and use is not getattr(call, "func", None)
 
 
-# Functions and what they see
+# Functions and their scopes
 
 
 def parameters(kind: str) -> Find:
@@ -338,7 +338,7 @@ def old_namespace(node: Function, scope: Scope) -> Iterator[Place]:
 
 
 def module_state(node: ast.AST, scope: Scope) -> Iterator[Place]:
-    """Writes to what the module binds, and reads of module variables that some function rebinds."""
+    """Writes to module-level names, and reads of module variables that some function rebinds."""
     if isinstance(node, ast.Name):
         if isinstance(node.ctx, ast.Load) and node.id in scope.file.rebound and _not_shadowed(node.id, scope):
             yield node, node.id

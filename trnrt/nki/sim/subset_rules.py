@@ -1,8 +1,8 @@
 """The Python that the NKI compiler refuses: one table, walked by the check and by its tests.
 
-Two front ends are public knowledge: the one of SDK 2.32, through its guides, and KLR's, through its source. A kernel
-stays in what both accept, so a row stands here when one of them refuses the construct; ``source`` says which. What
-SDK 2.32's own kernel library does throughout is accepted even where a page says otherwise, and the row says so.
+Two front ends are public: the one of SDK 2.32, through its guides, and KLR's, through its source. A kernel has to
+satisfy both, so there is a row for each construct that one of them refuses; ``source`` says which. Constructs that SDK
+2.32's own kernel library uses throughout are accepted even if a page says otherwise, and the row says so.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LOOPS = "SDK nki/deep-dives/nki-dynamic-loops.rst"
 class Rule:
     """One refused construct.
 
-    ``nodes`` are the names of the AST node types to look at, ``find`` the places in such a node that break the rule.
-    ``message`` may hold one ``{}`` for what ``find`` says about the place. ``where`` says which nodes are looked at:
-    those of "code" the compiler evaluates, of a "class" it takes in, of module-level "values" that kernels name, or of
-    the "file". Nothing inside an ``opaque`` construct is looked at: it has to go as a whole.
+    ``nodes`` are the names of the AST node types to check, ``find`` the places in such a node that break the rule.
+    ``message`` may have one ``{}`` for ``find``'s detail about the place. ``where`` selects the nodes: those of "code"
+    that the compiler evaluates, of a "class" that it uses, of module-level "values" that kernels name, or of the
+    "file". The inside of an ``opaque`` construct is not checked: it has to go as a whole.
     """
 
     id: str

@@ -33,9 +33,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A parsed file. ``imports`` maps a local name to the dotted path it stands for; ``functions``, ``classes`` and
-    ``values`` are what the module level binds; ``rebound`` are the names that some function declares ``global``.
-    ``entries`` are the first lines of functions that are kernels although nothing in the file says so.
+    """A parsed file. ``imports`` maps a local name to its dotted path; ``functions``, ``classes`` and ``values`` are
+    the module's bindings; ``rebound`` are the names that some function declares ``global``. ``entries`` are the first
+    lines of functions that are kernels without a mark in the file.
     """
 
     filename: str
@@ -49,7 +49,7 @@ class SourceFile:
     entries: frozenset[int] = frozenset()
 
     def path_of(self, node: ast.AST) -> str:
-        """The dotted path that a name or attribute chain stands for: ``nl.exp`` is ``nki.language.exp``. Else ""."""
+        """The dotted path of a name or attribute chain: ``nl.exp`` is ``nki.language.exp``. Otherwise ""."""
         if isinstance(node, ast.Attribute):
             base = self.path_of(node.value)
             return _canonical(f"{base}.{node.attr}") if base else ""
@@ -89,9 +89,9 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Scope:
-    """One function or method under check; ``root`` is None where a rule looks at the file itself.
+    """One function or method under check; ``root`` is None for rules about the file itself.
 
-    ``local`` are the names it binds, ``outer`` those that functions around it bind.
+    ``local`` are the names that it binds, ``outer`` those bound by enclosing functions.
     """
 
     file: SourceFile
@@ -105,17 +105,17 @@ class Scope:
         return self.root is not None and isinstance(self.file.parents[self.root], ast.ClassDef)
 
     def is_foreign(self, name: str) -> bool:
-        """Whether ``name`` comes from outside the function."""
+        """True if ``name`` comes from outside the function."""
         return name not in self.local
 
 
 def _first_line(function: Function) -> int:
-    """The line at which Python says that a function begins: that of its first decorator."""
+    """A function's first line by Python's count: that of its first decorator."""
     return min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
 
 
 def read(source: str, filename: str, entries: Collection[int] = ()) -> SourceFile:
-    """Parse ``source``. Raises SyntaxError, ValueError or RecursionError where it isn't Python."""
+    """Parse ``source``. Raises SyntaxError, ValueError or RecursionError if it isn't Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of invalid escapes: the file's own affair
         tree = ast.parse(source, filename)
@@ -135,13 +135,13 @@ def read(source: str, filename: str, entries: Collection[int] = ()) -> SourceFil
 
 
 def is_jit(path: str) -> bool:
-    """Whether a decorator's path is ``nki.jit``, old namespaces included."""
+    """True if a decorator's path is ``nki.jit``, old namespaces included."""
     *modules, name = path.split(".")
     return name == "jit" and "nki" in modules
 
 
 def decorator_path(file: SourceFile, decorator: ast.expr) -> str:
-    """The dotted path of a decorator; of a name that the module gives another one, the path of that."""
+    """The dotted path of a decorator, with the module's aliases resolved."""
     path = file.path_of(decorator.func if isinstance(decorator, ast.Call) else decorator)
     return file.path_of(file.values[path]) or path if path in file.values else path
 
@@ -179,7 +179,7 @@ def bound_names(root: ast.AST) -> frozenset[str]:
 
 
 def code_children(node: ast.AST) -> list[ast.AST]:
-    """The children that the compiler evaluates: annotations and decorators are left out."""
+    """The children that the compiler evaluates: without annotations and decorators."""
     if isinstance(node, _FUNCTIONS):
         return [*node.args.defaults, *[d for d in node.args.kw_defaults if d is not None], *node.body]
     if isinstance(node, ast.AnnAssign):

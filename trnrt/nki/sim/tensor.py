@@ -25,7 +25,7 @@ class NkiTensor(DeviceValue, View):
 
     __slots__ = ()
 
-    __str__ = __repr__ = DeviceValue.__str__  # View's are those of a data class
+    __str__ = __repr__ = DeviceValue.__str__  # otherwise View's, from its data class
 
     def describe(self) -> str:
         return View.__str__(self)
@@ -40,7 +40,7 @@ class NkiTensor(DeviceValue, View):
         return self.storage.on_chip
 
     def is_contiguous(self) -> bool:
-        """Whether the view's elements are dense in row-major order (on chip: within each partition)."""
+        """True if the view's elements are contiguous in row-major order (on chip: within each partition)."""
         expected = 1
         last = 1 if self.on_chip else 0
         for size, stride in zip(reversed(self.shape[last:]), reversed(self.strides[last:]), strict=True):
@@ -50,7 +50,7 @@ class NkiTensor(DeviceValue, View):
         return True
 
     def is_indirect(self) -> bool:
-        """Whether a part of the address is known at run time only."""
+        """True if a part of the address is known only at run time."""
         return self.dynamic is not None
 
     def get_pattern(self) -> list[list[int]]:
@@ -116,7 +116,7 @@ class NkiTensor(DeviceValue, View):
         )
 
     def _check_index(self, method: str, dynamic: Dynamic) -> Dynamic:
-        """``dynamic`` after checking that its index is a tile that can be one, and the only one."""
+        """``dynamic``, if it is a valid index tile and the only one."""
         if self.dynamic is not None:
             raise KernelError(f"{method}() on {self}: it has a run-time index already, and can't have two")
         tile = dynamic.index_tile
@@ -238,10 +238,10 @@ class NkiTensor(DeviceValue, View):
     ) -> NkiTensor:
         """An explicit pattern ``[[stride, count], ...]`` on the storage, ``offset`` elements after this view's start.
 
-        On chip the first stride is the storage's elements a partition, and the others stay within a partition.
-        ``scalar_offset`` (a register or a tile of one element) and ``vector_offset`` (one index a partition) are
+        On chip the first stride is the storage's elements per partition, and the others stay within a partition.
+        ``scalar_offset`` (a register or a tile of one element) and ``vector_offset`` (one index per partition) are
         run-time indices of dimension ``indirect_dim`` of this view. ``dtype`` reads the storage's bits as another
-        dtype, in whose elements pattern and offset count.
+        dtype; pattern and offset then count its elements.
         """
         strides = tuple(index(stride) for stride, _ in pattern)
         shape = tuple(index(count) for _, count in pattern)
@@ -262,7 +262,7 @@ class NkiTensor(DeviceValue, View):
         return view
 
     def _cast(self, dtype: DType) -> DType | None:
-        """The cast of a view of this dtype: None if it is the storage's own, which makes a plain view."""
+        """The cast of a view of this dtype: None for the storage's own, which makes a plain view."""
         return None if dtype == self.storage.dtype else dtype
 
     def _dynamic_offset(
@@ -284,7 +284,7 @@ class NkiTensor(DeviceValue, View):
             raise KernelError(f"{operation}: {arg}, {self.get_pattern()} from element {self.offset} on, {problem}")
 
     def _problem(self) -> str | None:
-        """How the view leaves its storage or partition; None if it stays inside."""
+        """An error text if the view leaves its storage or partition; else None."""
         first, last = self._extent()
         size = self.storage.size * self.storage.dtype.itemsize // self.dtype.itemsize
         if self.dynamic is None and (first < 0 or last >= size):
@@ -300,19 +300,19 @@ class NkiTensor(DeviceValue, View):
         return self.offset + sum(s for s in steps if s < 0), self.offset + sum(s for s in steps if s > 0)
 
     def _stays_in_partition(self) -> bool:
-        """Whether the free dimensions address elements of one partition only."""
+        """True if the free dimensions address elements of only one partition."""
         first, last = NkiTensor(self.storage, self.shape[1:], self.strides[1:], self.offset)._extent()
         return first // self.partition_elements == last // self.partition_elements
 
     def _dim(self, dim: int, method: str, count: int | None = None) -> int:
-        """``dim`` counted from the front; KernelError where there is none."""
+        """``dim`` counted from the front; KernelError if out of range."""
         count = self.ndim if count is None else count
         if not -count <= dim < count:
             raise KernelError(f"{method}(): there is no dimension {dim} in {self}")
         return dim % count
 
     def _free_dim(self, dim: int, method: str, count: int | None = None) -> int:
-        """``dim`` counted from the front; KernelError where it is the partition dimension."""
+        """``dim`` counted from the front; KernelError if it is the partition dimension."""
         found = self._dim(dim, method, count)
         if self.on_chip and found == 0:
             raise KernelError(f"{method}() on the partition dimension of {self}; it works on free dimensions")
@@ -377,7 +377,7 @@ def _infer(shape: tuple[int, ...], size: int, tensor: View) -> tuple[int, ...]:
 
 
 def _merge(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
-    """(size, stride) of the dimensions as one, or None where they are not contiguous among themselves."""
+    """(size, stride) of the dimensions as one, or None if they are not contiguous among themselves."""
     size, stride = 1, 1
     for length, step in zip(reversed(shape), reversed(strides), strict=True):
         if length == 1:
@@ -393,7 +393,7 @@ def _merge(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | No
 def _reshaped_strides(
     shape: Sequence[int], strides: Sequence[int], wanted: Sequence[int], tensor: View
 ) -> tuple[int, ...]:
-    """Strides of ``wanted`` over the same elements: runs of old dimensions are merged and split anew."""
+    """Strides of ``wanted`` over the same elements: runs of old dimensions are merged and split again."""
     result: list[int] = []
     old, new = 0, 0
     while new < len(wanted) or old < len(shape):

@@ -81,7 +81,7 @@ class Tracer:
         address: tuple[int, int] | None,
         what: str = "nl.ndarray",
     ) -> NkiTensor:
-        """New storage, which nothing has written, for ``nl.ndarray`` or the function ``what``."""
+        """New, unwritten storage for ``nl.ndarray`` or the function ``what``."""
         source, line = self._where(sys._getframe(2))
         number, pinned = len(self.program.storages), address is not None
         storage = Storage(number, shape, dtype, buffer, name, source, address, pinned, line)
@@ -92,7 +92,7 @@ class Tracer:
         return self._add_tensor(storage)
 
     def new_register(self) -> int:
-        """The number of a scalar register that nothing uses."""
+        """The number of a free scalar register."""
         self._registers += 1
         return self._registers
 
@@ -115,7 +115,7 @@ class Tracer:
         return known
 
     def lanes(self, state: NkiTensor, data: View) -> NkiTensor:
-        """The rows of an engine's state that belong to the partitions that ``data`` spans."""
+        """The rows of an engine's state for the partitions of ``data``."""
         start = data.start_partition + (data.storage.address[0] if data.storage.address else 0)
         return state[start : start + data.partitions]
 
@@ -152,7 +152,7 @@ class Tracer:
         return NkiTensor(storage, storage.shape, storage.strides, 0)
 
     def _engine(self, operation: Operation, engine: Engine, args: dict[str, Any]) -> Engine:
-        """The engine that runs an instruction; by default, the first one that reaches what it writes."""
+        """The engine that runs an instruction; by default, the first one that reaches the destination."""
         if engine is Engine.unknown:
             if operation.engines[0] is not Engine.gpsimd:
                 return operation.engines[0]
@@ -229,12 +229,12 @@ def activate(tracer: Tracer) -> Iterator[Tracer]:
 
 
 def is_tracing() -> bool:
-    """Whether a kernel is being traced in this context."""
+    """True if a kernel is being traced in this context."""
     return _ACTIVE.get() is not None
 
 
 def active_tracer(what: str) -> Tracer:
-    """The tracer of the running kernel; KernelError where ``what`` was called outside of one."""
+    """The tracer of the running kernel; KernelError if ``what`` was called outside of one."""
     tracer = _ACTIVE.get()
     if tracer is None:
         raise KernelError(f"{what} was called outside a kernel; decorate the function with @nki.jit and call that")

@@ -22,7 +22,7 @@ from trnrt.nki.errors import KernelError
 PACKAGE = str(Path(__file__).parents[1])  # the simulator's own code
 _GENERATED = "<string>"  # the __eq__ of a dataclass
 
-# Gives the text of a value where a kernel that is simulated asks: (value, description, the frame that asks).
+# Gives the text of a value that a simulated kernel asks for: (value, description, the frame that asks).
 MARKER: ContextVar[Callable[[DeviceValue, str, FrameType], str] | None] = ContextVar("marker", default=None)
 
 CONDITION = (
@@ -118,7 +118,7 @@ def describe_kind(value: object) -> str:
 
 
 def is_while_test(frame: FrameType) -> bool | None:
-    """Whether the expression that a frame is evaluating is the whole test of a ``while``; None without its source."""
+    """True if the expression that a frame is evaluating is the whole test of a ``while``; None without its source."""
     tests = _while_tests(tuple(linecache.getlines(frame.f_code.co_filename)))
     if tests is None:
         return None
@@ -137,7 +137,7 @@ def _while_tests(lines: tuple[str, ...]) -> frozenset[tuple[int, int, int, int]]
         return None
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.While)]
     single = [node for node in loops if not isinstance(node.test, (ast.BoolOp, ast.UnaryOp, ast.IfExp))]
-    # Python 3.11 gives the place of the whole statement, later ones that of the test.
+    # Python 3.11 gives the place of the whole statement, later versions that of the test.
     nodes = [node for loop in single for node in (loop, loop.test)]
     places = frozenset((n.lineno, n.end_lineno or 0, n.col_offset, n.end_col_offset or 0) for n in nodes)
     return places if lines else None

@@ -1,1 +1,1 @@
-"""How operators carry errors: the rules that their records name, a file a family."""
+"""How operators carry errors: the rules named in their records, one file per family."""

@@ -102,5 +102,5 @@ def exact(rule: _Rule) -> _Rule:
 
 
 def is_exact(rule: object) -> bool:
-    """Whether an operator that has this rule rounds nothing."""
+    """True if an operator that has this rule rounds nothing."""
     return rule in _EXACT

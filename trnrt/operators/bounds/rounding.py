@@ -42,7 +42,7 @@ class Rounding:
 
     @property
     def is_short(self) -> bool:
-        """Whether tensors between nodes are rounded to less than float32."""
+        """True if tensors between nodes are rounded to less than float32."""
         return self.dtype != "float32"
 
     @property
@@ -85,7 +85,7 @@ def confidence(sums: float) -> float:
 
 
 def sum_bound(length: int, results: int) -> float:
-    """How far two float32 sums of ``length`` products may differ, relative to the sum of the products' magnitudes.
+    """The difference between two float32 sums of ``length`` products, relative to the sum of the products' magnitudes.
 
     ``results`` is the number of such sums. Each of the two is within min(n, lambda * sqrt(n)) * u: n * u is Higham's
     bound for any order of summation; Higham and Mary's fails with a probability of 2 * n * exp(-lambda**2 / 2) for each
@@ -96,10 +96,10 @@ def sum_bound(length: int, results: int) -> float:
 
 
 def operation_bound() -> float:
-    """How far two roundings of one arithmetic operation may differ, relative to its result."""
+    """The largest difference between two roundings of one arithmetic operation, relative to its result."""
     return BOTH * 2 * ARITHMETIC_ULPS * SUMS
 
 
 def function_bound() -> float:
-    """How far two implementations of a function may differ, relative to its result."""
+    """The largest difference between two implementations of a function, relative to its result."""
     return BOTH * 2 * FUNCTION_ULPS * SUMS

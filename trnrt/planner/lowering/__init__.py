@@ -1,1 +1,1 @@
-"""Graph to steps: the walk over the graph, what lowering functions use, and what they refuse."""
+"""Graph to steps: the walk over the graph, the helpers of lowering functions, and their refusals."""

@@ -1,10 +1,10 @@
-"""The exceptions of a lowering function for a node that it can't lower."""
+"""The exceptions by which a lowering function rejects a node."""
 
 from __future__ import annotations
 
 
 class Blocked(Exception):
-    """Raised by a lowering function for a node that it can't lower; the walk goes on and collects the others."""
+    """Raised by a lowering function for a node that it can't lower; the walk continues and collects further ones."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -13,4 +13,4 @@ class Blocked(Exception):
 
 
 class NotStatic(Blocked):
-    """A tensor has no static shape. Of the nodes that this stops, only the first is to blame."""
+    """A tensor has no static shape. If this blocks several nodes, only the first is reported."""

@@ -1,4 +1,4 @@
-"""Functions that host nodes compute with: known by name, so that a plan can be saved without code."""
+"""Functions of host nodes: registered by name, so that a plan can be saved without code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def host_function(function: Function) -> Function:
-    """Let a function be what a HostNode computes; a second one of the same name raises."""
+    """Register the function that computes a HostNode; raises where the name is already registered."""
     name = function.__name__
     if name in HOST_FUNCTIONS:
         raise ValueError(f"two host functions are called {name}")

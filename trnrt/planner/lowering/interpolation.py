@@ -1,8 +1,8 @@
-"""Resize along one axis, as numbers: the index that each result copies, or the weights it sums with.
+"""Resize along one axis, as numbers: the index that each result copies, or the weights of its sum.
 
-The formulas are those of ONNX's operator. Where onnxruntime reads them otherwise, it is followed: ``align_corners``
-goes by whole lengths (so do the exporters), an axis whose scale is 1 stays as it is whatever its roi, and coordinates
-are float32, in onnxruntime's order of operations: the last bit decides how one is rounded, or whether it lies outside.
+The formulas are ONNX's. Where onnxruntime deviates, this follows onnxruntime: ``align_corners`` uses whole lengths (as
+the exporters do), an axis with scale 1 stays unchanged whatever its roi, and coordinates are float32 in onnxruntime's
+order of operations, because the last bit decides how a coordinate is rounded and whether it lies outside.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MODES = (
     "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
 )
-# "simple" is what Upsample, and Resize in opset 10, do: they round up only where they shrink.
+# "simple" is the rounding of Upsample, and of Resize in opset 10: up only if they shrink.
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "simple")
-# onnxruntime takes a coordinate this close to a half for one: 4 * 7/8 is 3.4999998 in float32.
+# onnxruntime treats a coordinate this close to a half as a half: 4 * 7/8 is 3.4999998 in float32.
 _TIE = np.float32(1e-6)
 
 
@@ -45,12 +45,12 @@ class Axis:
 
     @property
     def moves(self) -> bool:
-        """Whether the axis is anything but what it was; a scale of 1 crops nothing."""
+        """True if the axis changes; a scale of 1 crops nothing."""
         return self.result != self.size or bool(np.float32(self.scale) != 1)
 
 
 def coordinates(axis: Axis) -> Array:
-    """(result,): where in the source each result lies, in float32."""
+    """(result,): each result's coordinate in the source, in float32."""
     single = np.float32
     size, result, scale = single(axis.size), single(axis.result), single(axis.scale)
     half, one = single(0.5), single(1)
@@ -68,7 +68,7 @@ def coordinates(axis: Axis) -> Array:
     elif axis.mode == "pytorch_half_pixel" and axis.result == 1:
         place = np.zeros(1, single)
     elif axis.mode == "half_pixel_symmetric":
-        # onnxruntime goes on in float64 from the offset on.
+        # From the offset on, onnxruntime computes in float64.
         offset = size / single(2) * (one - result / (scale * size))
         place = np.float64(offset) + (place.astype(np.float64) + 0.5) / np.float64(scale) - 0.5
     else:
@@ -85,7 +85,7 @@ def _crop_coordinates(axis: Axis, place: Array) -> Array:
 
 
 def outside_mask(axis: Axis) -> Array:
-    """(result,): whether a result is the attribute extrapolation_value."""
+    """(result,): true for results that are the attribute extrapolation_value."""
     places = coordinates(axis)
     if axis.mode != "tf_crop_and_resize" or axis.scale == 1:
         return np.zeros(axis.result, bool)
@@ -93,7 +93,7 @@ def outside_mask(axis: Axis) -> Array:
 
 
 def nearest_indices(axis: Axis, rounding: str) -> Array:
-    """(result,): which element each result is a copy of; -1 where it is the attribute extrapolation_value.
+    """(result,): the index of the element that each result copies; -1 for the attribute extrapolation_value.
 
     ``rounding`` is the attribute nearest_mode, or "simple".
     """
@@ -112,10 +112,10 @@ def nearest_indices(axis: Axis, rounding: str) -> Array:
 
 
 def linear_matrix(axis: Axis, antialias: bool = False, exclude_outside: bool = False) -> Array:
-    """(result, size): each result is its row's sum of the source; a row of zeros where it is the extrapolation_value.
+    """(result, size): the weights of the source in each result; a row of zeros means the extrapolation_value.
 
-    ``antialias``: results that shrink are sums over as much of the source as they stand for. ``exclude_outside``: what
-    lies beyond the edges has no weight, else that of the edge's element.
+    ``antialias``: a result of a shrinking axis sums over all the source elements that it replaces. ``exclude_outside``:
+    elements beyond the edges get no weight; otherwise they count as the edge's element.
     """
     if antialias and axis.size == axis.result:
         # onnxruntime copies along such an axis, whatever its scale.

@@ -8,16 +8,16 @@ from trnrt.operators.programs import ComputeStep, collapse_broadcast
 from trnrt.planner.lowering.walk import Lowering
 from trnrt.planner.steps import Step
 
-# Of one program: more tiles at once would leave little of SBUF for each. There is no record of how the two were chosen;
-# measure the networks with gates and norms (EfficientNet, MobileNetV3, the mixer) when one changes.
+# Per program: more tiles at once would leave each too little of SBUF. There is no record of how these two were chosen;
+# when one changes, measure the networks with gates and norms (EfficientNet, MobileNetV3, the mixer).
 MOST_SOURCES = 6
 MOST_OPERATIONS = 24
 
 
 def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
-    """Compute what only one element-wise step reads in that step, if it is of the same shape.
+    """Merge a step into the element-wise step that is its only reader, if both have the same shape.
 
-    ``leaving`` are the values that leave the device, which stay as they are.
+    ``leaving`` are the values that leave the device; their steps stay.
     """
     readers: dict[str, list[int]] = {}
     for index, step in enumerate(lowering.steps):
@@ -42,15 +42,15 @@ def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
 
 
 def _kept_apart(lowering: Lowering, reader: Step) -> bool:
-    """Whether the node of ``reader`` that reads what an earlier step makes is to be in no step with it.
+    """True if the user wants ``reader``'s node that reads the earlier step kept apart from it.
 
-    That is the last one: what was merged into ``reader`` before comes earlier, and reads nothing of that step.
+    That node is the last one: nodes already merged into ``reader`` come earlier and read nothing of that step.
     """
     return bool(reader.nodes) and reader.nodes[-1] in lowering.no_fuse
 
 
 def _merge_steps(first: object, second: object) -> ComputeStep | None:
-    """Both as one step, or None where that can't be."""
+    """The two steps merged into one, or None if they can't be."""
     if not isinstance(first, ComputeStep) or not isinstance(second, ComputeStep) or first.shape != second.shape:
         return None
     if any(source.value == first.output and source.shape != first.shape for source in second.sources):

@@ -1,4 +1,4 @@
-"""Steps that only move elements: a tensor is put together from access patterns on others, or one is transposed."""
+"""Steps that only move elements: assemble a tensor from access patterns on others, or transpose one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trnrt.planner.lowering.views import View, merge_dims
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 
-# DMA transfers of one step beyond which it is refused: each takes about 2 us.
+# A step with more DMA transfers than this is refused: each takes about 2 us.
 MOST_PARTS = 16384
 
 
@@ -26,16 +26,16 @@ class Part:
     put: View
 
 
-# Runs of one step beyond which its tensors go to HBM: each is a transfer, or a few, of about 2 us.
-# There is no record of how 64 was chosen; measure DenseNet-121, Inception and ShuffleNet when it changes.
+# A step with more runs than this puts its tensors in HBM: each run is one or more transfers of about 2 us. There is no
+# record of how 64 was chosen; measure DenseNet-121, Inception and ShuffleNet when it changes.
 MOST_RUNS = 64
 
 
 @dataclass(kw_only=True)
 class MoveStep(Step):
-    """A tensor that is put together from ``parts`` of others, over ``fill`` where that is a number.
+    """A tensor assembled from ``parts`` of others; ``fill``, if a number, goes everywhere else.
 
-    Where whole channels of images are moved, the tensors may be in SBUF.
+    If the parts are whole channels of images, the tensors may be in SBUF.
     """
 
     parts: list[Part]
@@ -50,7 +50,7 @@ class MoveStep(Step):
         return (Layout.CHANNELS, Layout.HBM) if self.runs() else (Layout.HBM,)
 
     def runs(self) -> list[Run]:
-        """The channels that each part moves; none where parts are something else, or are too many."""
+        """The channels that each part moves; empty if the parts aren't whole channels, or are too many."""
         if len(self.shape) != 4 or self.fill is not None:
             return []
         runs: list[Run] = []
@@ -65,7 +65,7 @@ class MoveStep(Step):
         return self.shape if position is None else self.sources[position].shape or (1,)
 
     def _in_sbuf(self, tensors: Tensors) -> bool:
-        """Whether any of the tensors is in SBUF."""
+        """True if any of the tensors is in SBUF."""
         values = [self.output, *(source.value for source in self.sources)]
         return any(tensors.layout(value) is not Layout.HBM for value in values)
 
@@ -84,7 +84,7 @@ class MoveStep(Step):
 
 
 def _merge_dimensions(part: Part) -> movement.Part:
-    """A part as the kernel takes it, over as few dimensions as possible."""
+    """A part in the kernel's form, over as few dimensions as possible."""
     shape, (taken, put) = merge_dims(part.taken.shape, (part.taken.strides, part.put.strides))
     if not shape:
         shape, taken, put = (1,), (1,), (1,)
@@ -92,10 +92,10 @@ def _merge_dimensions(part: Part) -> movement.Part:
 
 
 def channel_runs(part: Part, images: tuple[int, ...]) -> list[Run]:
-    """A part as channels that are moved to a result of shape ``images`` (N, C, H, W); empty where it is not that.
+    """A part as runs of channels in a result of shape ``images`` (N, C, H, W); empty if it isn't whole channels.
 
-    The part's dimensions are N, any number that are channels, and H and W last. Both tensors must be whole
-    images of whole channels: that the strides are theirs does not say so where there is one image, channel or pixel.
+    The part's dimensions are N, any number of channel dimensions, then H and W. Both tensors must be whole images of
+    whole channels. The strides alone don't prove that if there is only one image, channel or pixel.
     """
     taken, put = part.taken, part.put
     pixels = prod(images[2:])
@@ -169,8 +169,8 @@ def _collapse(view: View) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def move_step(
     name: str, output: str, shape: tuple[int, ...], parts: list[tuple[View, View]], fill: float | None = None
 ) -> MoveStep:
-    """The step of ``parts`` (the elements taken, their place); each stored tensor is one source, empty parts are left
-    out."""
+    """The step that assembles ``parts`` (elements and their place); each stored tensor is one source, empty parts are
+    dropped."""
     parts = [(taken, put) for taken, put in parts if prod(taken.shape)]
     roots = list(dict.fromkeys(taken.root for taken, _ in parts))
     if len(parts) > MOST_PARTS:

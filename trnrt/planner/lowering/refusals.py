@@ -24,7 +24,7 @@ _FUSED = Refusal(
 
 
 def refusal(node: ir.Node) -> Blocked:
-    """Why a node of an operator that has no lowering function can't run, and what would help."""
+    """Why a node of an operator without a lowering function can't run, and a way out."""
     found = _refusal(node)
     return Blocked(found.reason, found.hint)
 
@@ -48,7 +48,7 @@ def _refusal(node: ir.Node) -> Refusal:
 
 
 def is_quantised(node: ir.Node) -> bool:
-    """Whether only quantised models have such a node."""
+    """True if only quantised models have such a node."""
     if node.domain != "" and not node.domain.startswith("com.microsoft"):
         return False
     found = [records().get((domain, node.op_type)) for domain in ("", "com.microsoft")]
@@ -56,7 +56,7 @@ def is_quantised(node: ir.Node) -> bool:
 
 
 def summarize_blockers(graph: ir.Graph, blockers: list[Blocker]) -> list[Blocker]:
-    """The blockers, or the one that says it all: that the model is quantised."""
+    """The blockers, or a single one if the model is quantised, which explains them all."""
     quantised = [node for node in graph if is_quantised(node)]
     if not quantised or not blockers:
         return blockers

@@ -1,4 +1,4 @@
-"""Row numbers: indices that an input of the model holds. The host prepares them, and the device looks rows up."""
+"""Row numbers: indices in an input of the model. The host prepares them, and the device looks rows up."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trnrt.planner.plan import Array
 
 
 def index_nodes(graph: ir.Graph) -> set[str]:
-    """Names of the nodes that only move numbers of the model's inputs to where they are indices of a Gather.
+    """Names of the nodes that only carry numbers from the model's inputs to the indices of a Gather.
 
-    They may be floats until a Cast makes integers of them.
+    The numbers may be floats until a Cast makes them integers.
     """
     moving: set[ir.Node] = set()
     for node in reversed(list(graph)):
@@ -34,7 +34,7 @@ def index_nodes(graph: ir.Graph) -> set[str]:
 
 
 def _kind(value: ir.Value) -> str:
-    """numpy's letter for it; "?" for what numpy has none for, such as bfloat16."""
+    """numpy's letter for the kind of dtype; "?" for dtypes that numpy doesn't have, such as bfloat16."""
     if value.dtype is None or value.dtype.is_string():
         return "?"
     return value.dtype.numpy().kind.replace("V", "?")
@@ -48,9 +48,9 @@ def _is_index(reader: ir.Node, position: int) -> bool:
 def row_numbers(
     values: Array, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, size: int, what: str, reader: str
 ) -> Array:
-    """The elements of ``values`` that a view reads, as int32 (R, 1), counted from the front; floats are cut off.
+    """The elements of ``values`` that a view reads, as int32 (R, 1), counted from the front; floats are truncated.
 
-    ``size``: how many rows there are; InputError for a number that is none of them, naming the input ``what`` and the
+    ``size`` is the number of rows. A number out of range raises an InputError that names the input ``what`` and the
     node ``reader``.
     """
     places = np.full(shape, offset, np.int64)

@@ -1,4 +1,4 @@
-"""Views: a value of the graph as an access pattern on a stored tensor, so that moving elements costs nothing."""
+"""Views: values of the graph as access patterns on stored tensors, so that moving elements is free."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def dense_strides(shape: Shape) -> Shape:
 class View:
     """Element ``i`` of the value is element ``offset + sum(i[d] * strides[d])`` of the stored tensor ``root``.
 
-    ``size`` is the number of elements of the stored tensor, which is dense; a stride may be 0 (repeated elements) or
-    negative. ``nodes`` are the ONNX nodes that the view stands for, in order.
+    ``size`` is the number of elements of the stored tensor, which is contiguous. A stride may be 0 (repeated elements)
+    or negative. ``nodes`` are the ONNX nodes behind the view, in order.
     """
 
     root: str
@@ -35,13 +35,13 @@ class View:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the value is all of the stored tensor, in order: then it needs no access pattern."""
+        """True if the value is the whole stored tensor, in order: no access pattern needed."""
         merged = merge_dims(self.shape, (self.strides,))
         return self.offset == 0 and prod(self.shape) == self.size and merged[1][0] in ((), (1,))
 
     @property
     def order(self) -> Shape | None:
-        """The order of dimensions if the value is all of the stored tensor with its dimensions permuted, else None."""
+        """The order of dimensions if the value is the whole stored tensor, permuted; else None."""
         order = tuple(sorted(range(len(self.shape)), key=lambda d: (-self.strides[d], self.shape[d])))
         return tuple(order.index(d) for d in range(len(order))) if self.permute(order).is_whole else None
 
@@ -71,7 +71,7 @@ class View:
         return replace(self, shape=shape, strides=strides)
 
     def reshape(self, shape: Shape) -> View | None:
-        """The same elements in another shape, or None where no access pattern says that."""
+        """The same elements in another shape, or None if no access pattern can express that."""
         assert prod(shape) == prod(self.shape), (self.shape, shape)
         sizes, (steps,) = merge_dims(self.shape, (self.strides,))
         runs = list(zip(sizes, steps, strict=True))

@@ -1,11 +1,11 @@
-"""Graph to steps: each ONNX node is lowered by the function of its operator's record.
+"""Graph to steps: the function in each operator's record lowers its ONNX nodes.
 
-A lowering function makes a step (absorbing the nodes that its kernel computes as well), declares a view, or hands a
-boundary node to the host. A node that it can't lower it blocks, with the reason and a way out. Adding an operator is
-one record in ``operators``, its kernel if none fits, and one table of test cases.
+A lowering function makes a step (and absorbs nodes that its kernel also computes), declares a view, or hands a boundary
+node to the host. If it can't lower a node, it blocks it, with the reason and a way out. To add an operator, add one
+record in ``operators``, a kernel if none fits, and one table of test cases.
 
-A value of the graph is a view of a stored tensor (see ``views``). Moving elements costs nothing until a kernel wants
-them dense; then all moves so far cost one copy.
+A value of the graph is a view of a stored tensor (see ``views``). Moving elements is free until a kernel needs them
+contiguous; then a single copy does all the moves so far.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trnrt.planner.plan import Array, DeviceTensor, HostNode, NodeReport
 from trnrt.planner.steps import Operand, Step
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-# Types that the session's dtype holds: truth as 0 and 1, and in float32 the whole numbers of two bytes.
+# Types that the session's dtype can represent: truth values as 0 and 1, and in float32 two-byte integers.
 _TRUTH = {ir.DataType.BOOL}
 _SHORT_INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
 # Integers that the core made itself (a cast) are whole numbers in the session's dtype.
@@ -42,9 +42,9 @@ class Lowering:
     """The walk over one graph: its steps, views, host nodes and blockers, in order.
 
     ``dtype`` is the session's. ``tensors`` are constants of the model that steps read like computed tensors.
-    ``no_fuse`` are nodes that are computed in no step with what comes before them; ``prepared`` are weights of products
-    that another lowering of the same graph has laid out. ``moves_indices``: the node that is being lowered only brings
-    numbers of an input to where they are indices (``row_numbers.py``).
+    ``no_fuse`` are nodes that are never computed in one step with the nodes before them. ``prepared`` are weights of
+    products that another lowering of this graph has laid out. ``moves_indices``: the current node only carries numbers
+    of an input to where they are indices (``row_numbers.py``).
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Lowering:
                 self._block(node, blocked)
 
     def _undo(self, done: int) -> None:
-        """Take back the steps from number ``done`` on, which a node that is blocked after all has made."""
+        """Remove the steps from number ``done`` on; the node that made them is blocked after all."""
         gone = {step.output for step in self.steps[done:]}
         del self.steps[done:]
         self._copies = {view: name for view, name in self._copies.items() if name not in gone}
@@ -113,7 +113,7 @@ class Lowering:
     # Queries of lowering functions.
 
     def constant(self, value: ir.Value | None) -> Array | None:
-        """The value of a constant, or None where it is computed."""
+        """The value of a constant, or None if it is computed."""
         if value is None or value.const_value is None:
             return None
         array = value.const_value.numpy()
@@ -123,7 +123,7 @@ class Lowering:
         return array
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
-        """The static shape of a value; blocks the node where there is none."""
+        """The static shape of a value; blocks the node if there is none."""
         if value is None:
             raise Blocked("a required input is missing", "connect it, or export the model again")
         if value.shape is None or not is_static(value):
@@ -131,16 +131,16 @@ class Lowering:
         return tuple(int(d) for d in value.shape if isinstance(d, int))
 
     def operand(self, value: ir.Value | None, *, short_integers: bool = False) -> Operand:
-        """A tensor of the device as a step reads it: dense, in its ONNX shape; a constant becomes a weight.
+        """A device tensor as a step reads it: contiguous, in its ONNX shape; a constant becomes a weight.
 
-        A view that is not dense is copied first, once for all its readers. With ``short_integers`` integers are taken
-        that the session's dtype holds exactly, those of one and two bytes and whole numbers that a cast made: to be
-        moved, compared or chosen from. Arithmetic would round them where ONNX cuts them off, or wraps around.
+        A view that isn't contiguous is copied first, once for all its readers. ``short_integers`` accepts integers that
+        the session's dtype represents exactly (one- and two-byte types, and whole numbers from a cast) to be moved,
+        compared or chosen from. Arithmetic would round them where ONNX truncates or wraps around.
         """
         return self.operand_of(self.view_of(value, short_integers=short_integers))
 
     def operand_of(self, view: View) -> Operand:
-        """A view as a dense tensor: the stored one itself where it is that, else a copy of its elements."""
+        """A view as a contiguous tensor: the stored tensor itself if it is whole, else a copy of its elements."""
         if view.is_whole:
             return Operand(view.root, view.shape)
         pattern = replace(view, nodes=())
@@ -153,7 +153,7 @@ class Lowering:
         return Operand(self._copies[pattern], view.shape)
 
     def view_of(self, value: ir.Value | None, *, short_integers: bool = False) -> View:
-        """A tensor of the device as an access pattern on a stored one. Blocks a value that the device does not hold."""
+        """A tensor of the device as an access pattern on a stored one. Blocks a value that isn't on the device."""
         self.shape(value)
         assert value is not None
         self._check_dtype(value, short_integers)
@@ -162,7 +162,7 @@ class Lowering:
         return self._view(value)
 
     def constant_operand(self, name: str, array: Array) -> Operand:
-        """A constant that is computed when the plan is made, as a tensor that steps can read."""
+        """A constant computed at planning time, as a tensor that steps can read."""
         name = self.spare_name(name)
         self.tensors[name] = np.ascontiguousarray(array, np.float32).reshape(array.shape or (1,))
         return Operand(name, array.shape)
@@ -170,7 +170,7 @@ class Lowering:
     def _check_dtype(self, value: ir.Value, short_integers: bool) -> None:
         kind = value.dtype
         if self.moves_indices:
-            return  # nothing but access patterns comes of them, which the host follows
+            return  # they only become access patterns, which the host follows
         short = short_integers and kind in _SHORT_INTEGERS and self.dtype == "float32"
         whole = short_integers and kind in INTEGERS and self.root(value) in self._whole_numbers
         if kind in FLOATS | _TRUTH or short or whole:
@@ -191,34 +191,34 @@ class Lowering:
         return View.whole(name, self.shape(value))
 
     def index_view(self, value: ir.Value) -> View:
-        """Integers of an input of the model as an access pattern on it; no step may read them through it."""
+        """Integers of a model input as an access pattern on it; steps can't read them through it."""
         return self._view(value)
 
     def prepare(self, tensor: DeviceTensor, node: HostNode) -> None:
-        """Have the host make ``tensor`` of inputs of the model, and give it to the device as one."""
+        """Have the host compute ``tensor`` from inputs of the model, and pass it to the device as one."""
         self.before.append(node)
         self.prepared_inputs.append(tensor)
 
     def root(self, value: ir.Value) -> str:
-        """The stored value that ``value`` is a view of (itself, mostly)."""
+        """The stored value under the view ``value`` (usually itself)."""
         name = value_name(value)
         return self._views[name].root if name in self._views else name
 
     def is_input(self, value: ir.Value) -> bool:
-        """Whether a value is an input of the model, or a view of one."""
+        """True if a value is an input of the model, or a view of one."""
         return self.root(value) in self._inputs
 
     def is_there(self, value: ir.Value) -> bool:
-        """Whether a value is an input, or stored by a step that was made already, or a view of such a one."""
+        """True if a value is an input, the result of a step made already, or a view of either."""
         root = self.root(value)
         return root in self._inputs or any(step.output == root for step in self.steps)
 
     def is_on_host(self, value: ir.Value | None) -> bool:
-        """Whether a value is computed on the host (a final index or label)."""
+        """True if a value is computed on the host (a final index or label)."""
         return value is not None and value.name in self._on_host
 
     def sole_consumer(self, value: ir.Value) -> tuple[ir.Node | None, str]:
-        """The only node that reads ``value``, or None and the reason why there is no such node."""
+        """The only node that reads ``value``, or None and the reason."""
         readers = list(dict.fromkeys(node for node, _ in value.uses()))
         if value.is_graph_output():
             return None, f"{value.name!r} is an output of the model"
@@ -250,7 +250,7 @@ class Lowering:
             self._on_host.add(value_name(made))
         view = self._view(source)
         other = view.reshape(shape)
-        if other is None:  # the elements of a view that is not dense, in another order of dimensions
+        if other is None:  # the elements of a non-contiguous view, in another order of dimensions
             whole = self.operand_of(view)
             other = View.whole(whole.value, shape)
         self.add_view(node, made, other, why)
@@ -262,13 +262,12 @@ class Lowering:
         self.report(node, "view", why)
 
     def set_view(self, made: ir.Value, view: View) -> None:
-        """Say that a step has stored an output in the order that ``view`` reads."""
+        """Record that a step stored an output in the order that ``view`` reads."""
         assert view.shape == self.shape(made), (view.shape, made)
         self._views[value_name(made)] = view
 
     def settle_outputs(self) -> None:
-        """Copy outputs of the model that are views, unless they only give elements another shape: the host can do
-        that."""
+        """Copy outputs of the model that are views, except mere reshapes, which the host can do."""
         for value in self.graph.outputs:
             view = self._views.get(value_name(value))
             if view is not None and not view.is_whole and not self.is_on_host(value):
@@ -294,33 +293,33 @@ class Lowering:
         self.report(node, "host", why)
 
     def spare_name(self, wanted: str) -> str:
-        """A name for a step or value of ours: ``wanted``, or like it where the model uses that."""
+        """A name for a new step or value: ``wanted``, or a variation of it if the model uses that."""
         while wanted in self._names:
             wanted += "_"
         self._names.add(wanted)
         return wanted
 
     def mark_whole_numbers(self, value: ir.Value) -> None:
-        """Note that a value, if it is of an integer type, is held as whole numbers in the session's dtype."""
+        """Record that a value, if of an integer type, is stored as whole numbers in the session's dtype."""
         if value.dtype in INTEGERS:
             self._whole_numbers.add(value_name(value))
 
     def mark_index(self, value: ir.Value) -> None:
-        """Say that a device result is an index, with which only boundary nodes may go on."""
+        """Record that a device result is an index, which only boundary nodes may read."""
         self._on_host.add(value_name(value))
 
     def mark_list(self, value: ir.Value) -> None:
-        """Say that an output of the model is a list that the host makes, and no tensor."""
+        """Record that an output of the model is a list made on the host, not a tensor."""
         self._lists.add(value_name(value))
 
     def is_list(self, value: ir.Value) -> bool:
-        """Whether an output of the model is a list that the host makes."""
+        """True if an output of the model is a list made on the host."""
         return value_name(value) in self._lists
 
     def stored_values(self, stored: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Stored tensor -> the value of the graph that it is, and which of its dimensions stands where.
+        """Map each stored tensor to its value in the graph and the order of its dimensions.
 
-        A value may be stored in another order of dimensions; a tensor that is no value has an empty name.
+        A value may be stored with its dimensions permuted; a tensor that is no value has an empty name.
         """
         found: dict[str, tuple[str, tuple[int, ...]]] = dict.fromkeys(stored, ("", ()))
         found |= _ordered_values(self.graph, set(stored))
@@ -335,7 +334,7 @@ class Lowering:
         return found
 
     def report(self, node: ir.Node, place: str, reason: str, step: str | None = None) -> None:
-        """Note how a node was lowered."""
+        """Record how a node was lowered."""
         self.reports[node_name(node)] = NodeReport(node_name(node), operator_name(node), step, None, place, reason)
 
 
@@ -344,13 +343,13 @@ def _values(graph: ir.Graph) -> list[ir.Value]:
 
 
 def _ordered_values(graph: ir.Graph, stored: set[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The values of the graph that are stored under their own names, with their dimensions in order."""
+    """The values of the graph stored under their own names, with their dimensions in order."""
     made = [value for node in graph for value in node.outputs if value.name in stored]
     return {value_name(v): (value_name(v), tuple(range(len(v.shape or ())))) for v in made}
 
 
 def is_static(value: ir.Value) -> bool:
-    """Whether a value has a known dtype and shape."""
+    """True if a value has a known dtype and shape."""
     return value.dtype is not None and value.shape is not None and all(isinstance(d, int) for d in value.shape)
 
 
@@ -367,5 +366,5 @@ def node_name(node: ir.Node) -> str:
 
 
 def operator_name(node: ir.Node) -> str:
-    """The operator, with its domain where that is not ONNX's own; both may be anything where ONNX knows neither."""
+    """The operator, with its domain if that isn't ONNX's own; neither may be known to ONNX."""
     return printable(f"{node.domain}.{node.op_type}" if node.domain else node.op_type)

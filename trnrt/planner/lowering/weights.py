@@ -20,7 +20,7 @@ PARTITIONS: int = nl.tile_size.pmax
 
 
 def blocks_of(total: int) -> int:
-    """How many blocks of 128 hold ``total`` channels or features."""
+    """The number of blocks of 128 for ``total`` channels or features."""
     return -(-total // PARTITIONS)
 
 
@@ -50,7 +50,7 @@ def linear_weight(weight: Array, positions: int = 1) -> Array:
     channels = features // positions
     blocked = _block_view(weight.reshape(channels, positions, outputs))
     parts, chunks = blocked.shape[0], blocked.shape[1] * positions
-    # Each weight is copied once, to where it belongs: a VGG has half a gigabyte of them.
+    # Each weight is copied only once, straight to its place: a VGG has half a gigabyte of them.
     laid = np.empty((parts, chunks * outputs), weight.dtype)
     for first in range(0, outputs, OUTPUTS):
         some = blocked[..., first : first + OUTPUTS]
@@ -61,8 +61,8 @@ def linear_weight(weight: Array, positions: int = 1) -> Array:
 def conv_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
     """(O, C, KH, KW) -> (P, B, KH*KW, O) for conv2d.
 
-    With ``groups``, C is what one of them sees. ``together`` of them are one convolution: zeros stand where an output
-    does not see a channel. The blocks of one after the other make up B.
+    With ``groups``, C is the channels of one group. ``together`` groups make one convolution: the weight is zero where
+    an output doesn't see a channel. B runs over the blocks of one such convolution after the other.
     """
     outputs, channels, rows, columns = weight.shape
     each = outputs // groups
@@ -87,7 +87,7 @@ def stacked_weight(weight: Array, kernel: tuple[int, int]) -> Array:
 
 
 def columns(bias: Array, each: int = 0) -> Array:
-    """(O,) -> (P, B) float32: one value an output channel, on its partition; a new column after ``each`` of them."""
+    """(O,) -> (P, B) float32: one value per output channel, on its partition; each column has ``each`` channels."""
     each = each or bias.shape[0]
     parts = [_block_copy(bias[first : first + each].astype(np.float32)) for first in range(0, bias.shape[0], each)]
     rows = parts[0].shape[0]

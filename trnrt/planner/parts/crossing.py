@@ -9,13 +9,13 @@ from trnrt.nki.machine.targets import get_target, place_of
 
 @dataclass(frozen=True)
 class HostLink:
-    """The link between the host and a NeuronCore: GB/s, and microseconds that a transfer takes beside its bytes."""
+    """The link between the host and a NeuronCore: GB/s, and the fixed microseconds of each transfer."""
 
     gbps: float
     latency_us: float
 
     def transfer_us(self, size: int) -> float:
-        """One way, all tensors of it together; nothing where nothing moves."""
+        """Time one way, all tensors together; 0 if there are none."""
         return self.latency_us + size / (self.gbps * 1000) if size else 0.0
 
 
@@ -23,9 +23,9 @@ class HostLink:
 class Crossing:
     """The round trip of a part that runs on the CPU.
 
-    ``to_host`` are the bytes that the device part before it hands over, ``to_device`` those that the device part after
-    it takes, ``predicted_us`` the predicted cost. ``open_shapes``: whether values cross whose size is known at run time
-    only; they are not counted.
+    ``to_host`` are the bytes that the preceding device part sends, ``to_device`` those that the following device part
+    receives, ``predicted_us`` the predicted cost. ``open_shapes``: some crossing values have a size known only at run
+    time; they aren't counted.
     """
 
     to_host: int
@@ -41,13 +41,13 @@ class Crossing:
 
 
 def host_link(target: str) -> HostLink:
-    """The link of a target, from its file, which says where each value comes from."""
+    """The link of a target, from its file, which also gives the sources."""
     found = get_target(target).host_link
     return HostLink(found.gbps, found.latency_us)
 
 
 def crossing_note(target: str) -> str:
-    """How crossings are predicted, in one line."""
+    """One line on how crossings are predicted."""
     link = host_link(target)
     return (
         f"crossings: {link.gbps:g} GB/s and {link.latency_us:g} us each way, which are assumptions "

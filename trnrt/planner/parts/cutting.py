@@ -13,14 +13,14 @@ from trnrt.planner.lowering.walk import value_name
 from trnrt.planner.naming import printable
 
 LARGEST_PART = 2**31 - 1
-"""Bytes of a part for the CPU: it is handed to onnxruntime as one protobuf message, which can't be larger."""
+"""The most bytes of a part for the CPU: onnxruntime gets it as one protobuf message, which can't be larger."""
 
 _SMALL = 1024
-"""Bytes of a constant that inference is shown: shapes and axes are small."""
+"""The most bytes of a constant for inference: shapes and axes are small."""
 
 
 def type_open_values(model: ir.Model) -> None:
-    """Give values without a static shape the type that ONNX's own inference knows; onnxruntime wants one of inputs."""
+    """Give values without a static shape the type that ONNX infers; onnxruntime needs one for inputs."""
     untyped = [value for node in model.graph for value in node.outputs if value.name and value.type is None]
     if not untyped:
         return
@@ -63,7 +63,7 @@ def _info(value: ir.Value) -> TensorInfo:
 
 
 def serialize_part(part: ImportedModel) -> bytes:
-    """A part as onnxruntime loads it. ModelFileError where it is larger than a message can be."""
+    """A part as onnxruntime loads it. ModelFileError if it is larger than a message can be."""
     size = sum(value.const_value.nbytes for value in part.model.graph.initializers.values() if value.const_value)
     too_large = f"{printable(part.name)}: the part for the CPU holds {size:,} bytes of constants; onnxruntime takes"
     if size > LARGEST_PART:

@@ -1,9 +1,9 @@
-"""Which nodes run together: the graph in levels that are the device's and the CPU's in turn.
+"""Group nodes that run together: levels of the graph that alternate between the device and the CPU.
 
-Even levels are the device's, odd ones the CPU's. A node stands on the lowest level of its kind that no input of it is
-above, so that values only go up, and each level is one part: there are no cycles, and no more parts than the longest
-chain of changes between device and CPU has. Then what nobody reads before a later level moves up to it: its results
-need not leave the memory they are in.
+Even levels run on the device, odd ones on the CPU. A node takes the lowest level of its kind that isn't below any of
+its inputs. Values therefore only go up. Each level is one part, so there are no cycles, and no more parts than the
+longest chain of changes between device and CPU. Nodes whose results are read only at a later level then move up to it,
+so that the results need not leave their memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def read_values(node: ir.Node) -> Iterator[ir.Value]:
-    """The values of its graph that a node reads, those included that its subgraphs read from outside themselves."""
+    """The outer values that a node reads, including those that its subgraphs capture."""
     yield from (value for value in node.inputs if value is not None)
     inner = list(_subgraphs(node))
     within = {id(value) for graph in inner for value in _graph_values(graph)}
@@ -46,7 +46,7 @@ def _graph_values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 class Flow:
-    """Who reads what in a graph: the nodes in order, the values that each reads, and the nodes that read each."""
+    """The data flow of a graph: the nodes in order, the values that each reads, and the nodes that read each value."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
@@ -78,7 +78,7 @@ class Flow:
 
 
 def group_nodes(flow: Flow, on_cpu: Callable[[str], bool]) -> list[tuple[bool, list[ir.Node]]]:
-    """The parts in order as (whether on the CPU, nodes in the graph's order); two neighbours are never of one kind."""
+    """The parts in order as (on the CPU, nodes in the graph's order); neighbours always differ in kind."""
     levels = _levels(flow, on_cpu)
     _move_up(flow, levels)
     order = {node: number for number, node in enumerate(flow.nodes)}
@@ -108,19 +108,19 @@ def _levels(flow: Flow, on_cpu: Callable[[str], bool]) -> dict[ir.Node, int]:
 
 
 def _move_up(flow: Flow, levels: dict[ir.Node, int]) -> None:
-    """Move each group of connected nodes of a level up to the first level where something else reads of it."""
+    """Move each connected group of nodes in a level up to the first level where other nodes read its results."""
     readers = {node: [r for value in node.outputs for r in flow.readers.get(value, ())] for node in flow.nodes}
     for level, nodes in sorted(_by_level(flow.nodes, levels).items(), reverse=True):
         for group in _connected_groups(nodes, readers):
             beyond = [levels[reader] for node in group for reader in readers[node] if reader not in group]
             if beyond:
-                # A reader of the other kind stands at an odd distance: the level below it is of this kind.
+                # A reader of the other kind is an odd number of levels away: the level below it has this kind.
                 first = min(other - (other - level) % 2 for other in beyond)
                 levels.update(dict.fromkeys(group, first))
 
 
 def _connected_groups(nodes: Sequence[ir.Node], readers: dict[ir.Node, list[ir.Node]]) -> list[set[ir.Node]]:
-    """The nodes in groups, within which they read of each other."""
+    """The nodes in groups connected by the values that they read."""
     neighbours: dict[ir.Node, set[ir.Node]] = {node: set() for node in nodes}
     for node in nodes:
         for reader in readers[node]:

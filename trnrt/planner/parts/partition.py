@@ -1,8 +1,8 @@
-"""A model as parts: plans for the device, and what onnxruntime runs on the CPU between them (``--fallback``).
+"""A model as parts: plans for the device, and submodels that onnxruntime runs on the CPU between them (``--fallback``).
 
-Without fallback there is one part, the plan of the whole model. With it, the nodes that can't be lowered become parts
-for the CPU. Lowering itself shows which ones these are: first of the whole graph, then each part of it as a graph of
-its own, until all parts for the device can be planned.
+Without fallback there is one part, the plan of the whole model. With it, nodes that can't be lowered become CPU parts.
+Lowering itself finds them: first in the whole graph, then in each device part as a graph of its own, until all device
+parts can be planned.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_PARTS = 1000
 """Parts of a model: each is a kernel module to trace, or a session of onnxruntime."""
 
 _ROUNDS = 8
-"""After this many tries a part that can't be planned goes to the CPU whole."""
+"""After this many tries, the whole of an unplannable part goes to the CPU."""
 
 _ONLY_MOVES = "only moves elements, next to nodes on the CPU: not worth a round trip"
 
@@ -49,7 +49,8 @@ class DevicePart:
 
 @dataclass(frozen=True)
 class CpuPart:
-    """A part that onnxruntime runs: ``model`` is what it loads, ``nodes`` say why, ``crossing`` what it costs."""
+    """A part that onnxruntime runs: the ``model`` to load, why its ``nodes`` are here, and the cost of its
+    ``crossing``."""
 
     name: str
     inputs: tuple[str, ...]
@@ -64,10 +65,10 @@ Part = DevicePart | CpuPart
 
 @dataclass(frozen=True)
 class Partition:
-    """A model for given input shapes: its parts in the order in which they run.
+    """A model for given input shapes: its parts in execution order.
 
-    ``outputs`` are the model's, ``constants`` those of them that depend on no input. ``nodes`` has a report for every
-    node of the file. ``blockers`` say why there is not one plan, where there is not.
+    ``outputs`` are the model's, ``constants`` the outputs that depend on no input. ``nodes`` has a report for every
+    node of the file. ``blockers`` say why the model isn't a single plan.
     """
 
     name: str
@@ -113,12 +114,12 @@ def make_partition(
     options: PlanOptions,
     values: Mapping[str, Array] | None = None,
 ) -> Partition:
-    """The parts of a model for concrete input shapes: one, its plan, if all of it can be lowered.
+    """The parts of a model for concrete input shapes: a single plan if everything can be lowered.
 
     ``values`` are those of the inputs that are the model's parameters.
 
-    Raises UnsupportedModelError with every blocking node where there is no fallback, InputError where the shapes do
-    not fit the model, OptionError where the choices name something unknown.
+    Raises UnsupportedModelError with every blocking node if there is no fallback, InputError if the shapes don't fit
+    the model, OptionError if the choices contain an unknown name.
     """
     partition = _partition_model(model, shapes, options, values)
     check_choices(options.choices, partition.nodes, partition.steps)
@@ -131,7 +132,7 @@ def _partition_model(
     options: PlanOptions,
     values: Mapping[str, Array] | None,
 ) -> Partition:
-    """``make_partition``, whatever names the choices have."""
+    """``make_partition`` without the check of the choices' names."""
     view, batch = model.bind(shapes, values), rows_of(model, shapes)
     try:
         plan = plan_view(model, view, options, batch, fewer_rows(model, shapes, values, view))
@@ -146,7 +147,7 @@ def _partition_model(
 
 
 def _check_outputs(model: ImportedModel) -> None:
-    """Outputs that are neither tensors nor lists have no place in what trnrt returns, whatever makes them."""
+    """Refuse outputs that are neither tensors nor lists: trnrt can't return them, whatever computes them."""
     strange = [info for info in model.outputs if info.dtype.endswith(")") and not info.dtype.startswith("seq(")]
     if strange:
         hint = "export the model without it"
@@ -174,9 +175,9 @@ class _Partitioner:
         type_open_values(view.model)
 
     def _block_open(self, lists: set[str]) -> None:
-        """Whatever their operator: nodes with values that are empty, or whose shape depends on the data.
+        """Block nodes of any operator with values that are empty, or whose shape depends on the data.
 
-        ``lists`` are boundary nodes, which may make what has no shape.
+        ``lists`` are boundary nodes, whose results need no shape.
         """
         for node, read in self.flow.reads.items():
             if node_name(node) in lists:
@@ -202,7 +203,7 @@ class _Partitioner:
                 return self._assemble(groups, plans, batch)
 
     def _plan(self, number: int, nodes: list[ir.Node], batch: int | None, rounds: int) -> DevicePart | None:
-        """The plan of a part; None where nodes of it have to go to the CPU, which are noted."""
+        """The plan of a part; None if some of its nodes have to go to the CPU, which are recorded."""
         inputs, outputs = self.flow.inputs_of(nodes), self.flow.outputs_of(nodes)
         part = cut(self.view.model, self._part_name(number), inputs, outputs)
         try:
@@ -269,7 +270,7 @@ class _Partitioner:
         return CpuPart(part.name, _names(inputs), _names(outputs), reports, crossing, serialize_part(part))
 
     def _crossing(self, before: list[ir.Node], after: list[ir.Node]) -> Crossing:
-        """The crossing of a CPU part: the device part before it hands values over, the one after it takes some.
+        """The crossing of a CPU part: from the device part before it, and to the one after it.
 
         The model's own inputs and outputs cross without fallback, too: they are not counted.
         """
@@ -282,7 +283,7 @@ class _Partitioner:
 
 
 def fallback_notes(partition: Partition) -> list[str]:
-    """The nodes on the CPU, each with its reason and the cost of its round trip; empty where there are none."""
+    """The nodes on the CPU, each with its reason and the cost of its round trip."""
     notes = []
     for part in partition.cpu_parts:
         cost = crossing_text(part.crossing)
@@ -302,7 +303,7 @@ def crossing_text(crossing: Crossing) -> str:
 
 
 def _beside_fallback(hint: str) -> str:
-    """A way out without the advice that is taken already."""
+    """A way out, without the advice to use the fallback that is already on."""
     return "; ".join(part for part in hint.split("; ") if "--fallback" not in part)
 
 
@@ -315,7 +316,7 @@ def _names(values: Sequence[ir.Value]) -> tuple[str, ...]:
 
 
 def _bytes(value: ir.Value) -> int | None:
-    """Bytes of a value; None where only the run tells: of open shapes and of strings."""
+    """Bytes of a value; None if only the run can tell (open shapes, strings)."""
     if not is_static(value) or value.dtype in (None, ir.DataType.STRING) or value.shape is None:
         return None
     return int(prod(d for d in value.shape if isinstance(d, int)) * value.dtype.itemsize)

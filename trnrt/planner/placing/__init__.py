@@ -1,1 +1,1 @@
-"""Where each tensor lives, when weights are loaded, and how a batch is divided."""
+"""Place tensors, schedule the loads of weights, and divide batches."""

@@ -1,8 +1,8 @@
-"""Passes: a batch that is taken some rows at a time, by the whole plan for these in a loop of the kernel module.
+"""Passes: the kernel module loops over a batch, some rows at a time.
 
-A batch that does not fit SBUF takes longer than its halves one after the other where what must be loaded and stored
-again costs more than working on more rows at once saves. Whether it does, the timing model says (``fitting.py``); here
-is when it may be done: where no row depends on another, and the graph for fewer rows is that for the batch.
+A batch that doesn't fit SBUF can take longer than its halves in sequence: the extra loads and stores of a spill may
+cost more than the larger batch saves. The timing model decides (``fitting.py``). This module says when passes are
+possible: no row depends on another, and the graph for fewer rows equals that for the batch.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from trnrt.planner.steps import Step
 
 Fewer = Callable[[int], GraphView | None]
 AT_ONCE = 16
-"""A batch of up to this many rows is planned as a whole: planning its parts, too, would take longer. ResNet-50
-on trn1 was the measure: 16 images ran well in one pass, 32 took half the time in several."""
-# Their second input is a shape, in which the batch may stand.
+"""The largest batch to plan only as a whole: planning its parts, too, would take longer. ResNet-50 on trn1 was the
+measure: 16 images ran well in one pass, 32 took half the time in several."""
+# Their second input is a shape, which may contain the batch.
 _SHAPED = {"Reshape", "Expand"}
 
 
 def most_fewer(batch: int) -> int:
-    """The largest number of rows below ``batch`` (2 or more) that it can be taken in: a half, if it is even."""
+    """The largest number of rows per pass below ``batch`` (2 or more): a half, if it is even."""
     return next(batch // size for size in range(2, batch + 1) if batch % size == 0)
 
 
 def fewer_rows(
     model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, Array] | None, view: GraphView
 ) -> Fewer:
-    """A function that gives the graph for fewer rows than ``view`` (the graph for ``shapes``): None where the graph
-    differs, or where rows depend on each other."""
+    """A function that gives the graph for fewer rows than ``view`` (the graph for ``shapes``), or None if the graph
+    differs or if rows depend on each other."""
     data = [name for name in shapes if name not in model.parameters]
     counts = {shapes[name][:1] for name in data}
 
@@ -60,7 +60,7 @@ def fewer_rows(
 
 
 def _same_graph(whole: ir.Graph, part: ir.Graph) -> bool:
-    """Whether two graphs differ in the shapes of their results, and in nothing else."""
+    """True if two graphs differ only in the shapes of their results."""
     nodes = list(whole), list(part)
     return len(nodes[0]) == len(nodes[1]) and all(map(_same_node, *nodes))
 
@@ -87,7 +87,7 @@ def _same_value(one: ir.Value | None, other: ir.Value | None) -> bool:
 
 
 def same_steps(whole: Lowering, part: Lowering, batch: int, rows: int) -> bool:
-    """Whether ``part`` is ``whole`` for fewer rows: the rows come first in each tensor, and nothing else is other."""
+    """True if ``part`` is ``whole`` for fewer rows: rows come first in each tensor, and everything else is equal."""
 
     def of_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
         return (rows, *shape[1:]) if shape[:1] == (batch,) else ()
@@ -106,7 +106,7 @@ def same_steps(whole: Lowering, part: Lowering, batch: int, rows: int) -> bool:
 
 
 def same_crossing(whole: list[DeviceTensor], part: list[DeviceTensor], batch: int, rows: int) -> bool:
-    """Whether tensors that cross the boundary are the same for fewer rows."""
+    """True if the tensors that cross the boundary are equal, apart from the number of rows."""
     return [(t.name, t.dtype, (batch, *t.shape[1:])) for t in part] == [(t.name, t.dtype, t.shape) for t in whole] and {
         tensor.shape[:1] for tensor in part
     } == {(rows,)}

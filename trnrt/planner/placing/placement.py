@@ -1,6 +1,6 @@
-"""Where each tensor lives: in SBUF, in a layout that its producer writes and all its readers read, or in HBM.
+"""Place each tensor: in SBUF, in a layout that its producer writes and all its readers read, or in HBM.
 
-Every kernel can read and write HBM, so moving a tensor there is always possible; it is done to what does not fit.
+Every kernel can read and write HBM, so a tensor that doesn't fit SBUF can always be spilled there.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from trnrt.planner.steps import Step
 
 @dataclass
 class Placed:
-    """The layout and the stored shape of every tensor, and why it lives there.
+    """The layout and the stored shape of every tensor, and the reason for its place.
 
-    ``within`` are the values that only the ``sweep`` touches: some of their images are there at a time.
-    ``spilled`` are those that are in HBM for want of room.
+    ``within`` are the values that only the ``sweep`` touches: some of their images are stored at a time. ``spilled``
+    are those in HBM for lack of room.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -35,7 +35,7 @@ class Placed:
     spilled: list[str] = field(default_factory=list)
 
     def layout(self, value: str) -> Layout:
-        """Where ``value`` lives."""
+        """The layout of ``value``."""
         return self.layouts[value]
 
     def shape(self, value: str) -> tuple[int, ...]:
@@ -43,12 +43,12 @@ class Placed:
         return self.shapes[value]
 
     def held_shape(self, value: str) -> tuple[int, ...]:
-        """The shape of the part of ``value`` that is there at a time."""
+        """The shape of the part of ``value`` that is stored at a time."""
         shape = self.shapes[value]
         return (self.sweep.images, *shape[1:]) if self.sweep is not None and value in self.within else shape
 
     def largest_in_sbuf(self) -> str | None:
-        """The tensor that takes most of SBUF, if any is there."""
+        """The tensor that takes most of SBUF, if there is one."""
         held = {value for value, layout in self.layouts.items() if layout is not Layout.HBM}
         return max(held, key=lambda value: (_partition_bytes(value, self, 1), value), default=None)
 
@@ -77,8 +77,8 @@ def place(
 ) -> Placed:
     """Decide the layout of each tensor.
 
-    ``inputs`` are the graph inputs with their shapes, ``outputs`` the values that leave the device: both in HBM, as are
-    the values ``in_hbm``, each for its reason. The steps of the ``sweep`` take some images at a time.
+    ``inputs`` are the graph inputs with their shapes, ``outputs`` the values that leave the device: both live in HBM,
+    as do the values ``in_hbm``, each with its reason. The steps of the ``sweep`` take some images at a time.
     """
     shapes = dict(inputs) | {step.output: step.shape for step in steps}
     placed = Placed(shapes, dict.fromkeys(inputs, Layout.HBM), dict.fromkeys(inputs, "an input of the model"))
@@ -106,13 +106,12 @@ def place(
 
 
 def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
-    """Bytes a partition that a step's kernel takes beside the tensors between steps."""
+    """Bytes per partition that a step's kernel needs beside the tensors between steps."""
     return step.working_bytes(placed, held=held)
 
 
 def rooms_of(steps: list[Step], placed: Placed, target: Target, itemsize: int) -> Rooms:
-    """The room that SBUF has left at each step, beside the tensors that live there and the tiles of the step's
-    kernel."""
+    """The free room of SBUF at each step, beside the resident tensors and the kernel's tiles."""
     alive = [sum(sizes.values()) for sizes in _live_tensors(steps, placed, itemsize)]
     usable, sweep = target.sbuf_usable_bytes, placed.sweep
     parts = steps if sweep is None else sweep.parts(steps)
@@ -145,7 +144,7 @@ def _choose(step: Step, steps: list[Step], outputs: set[str], placed: Placed) ->
 
 
 def _agree(steps: list[Step], placed: Placed) -> None:
-    """Where a step wants source and result in one layout and they differ, both go to HBM."""
+    """If a step needs source and result in one layout and they differ, put both in HBM."""
     changed = True
     while changed:
         changed = False
@@ -159,7 +158,7 @@ def _agree(steps: list[Step], placed: Placed) -> None:
 
 
 def _live_tensors(steps: list[Step], placed: Placed, itemsize: int) -> list[dict[str, int]]:
-    """The tensors that are in SBUF at each step, with their bytes a partition."""
+    """The tensors that are in SBUF at each step, with their bytes per partition."""
     spans: dict[str, tuple[int, int]] = {}
     for index, step in enumerate(steps):
         for value in [step.output, *(source.value for source in step.sources)]:
@@ -168,7 +167,7 @@ def _live_tensors(steps: list[Step], placed: Placed, itemsize: int) -> list[dict
     sweep = placed.sweep
     for value, (first, last) in spans.items():
         if sweep is not None and value not in placed.within:
-            # A value that others make for a sweep, or read of it, is there from its first images to its last.
+            # A value that crosses a sweep's border lives from the sweep's first images to its last.
             spans[value] = (sweep.first if first in sweep else first, sweep.end - 1 if last in sweep else last)
     alive: list[dict[str, int]] = [{} for _ in steps]
     for value, (first, last) in spans.items():

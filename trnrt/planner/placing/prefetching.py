@@ -1,10 +1,9 @@
-"""Which weights are brought to SBUF ahead of their steps, in which transfers, and how early.
+"""Choose the weights to prefetch into SBUF, their transfers, and how early each starts.
 
-A step's weights are held in SBUF while it runs if they find room beside the tensors that live there and the tiles of
-the step's kernel. Those of steps that follow each other share transfers of some kilobytes a partition. They are brought
-in the order of their use, each as early as there is room: DMA then seldom stands still while an engine computes, and an
-engine seldom waits for its weights. All biases come first, in one transfer, with the first weights where these are
-little.
+A step's weights stay in SBUF while it runs if they fit beside the resident tensors and the tiles of the step's kernel.
+Consecutive steps share transfers of some kilobytes per partition. Transfers come in the order of use, each as early as
+room allows, so that DMA seldom idles while an engine computes, and an engine seldom waits for weights. All biases come
+first, in one transfer, together with the first weights if these are small.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Call
 
-# Bytes a partition that are brought in together, and of one transfer: 2 KiB are advised at least, and from 4 KiB on the
-# bandwidth no longer grows (nki/deep-dives/nki-dma-bandwidth-guide.rst); a product waits for a whole transfer. Small
-# ResNet-18 and VGG-11, predicted: half and twice of GROUP_BYTES take 0.2 and 0.3 % less on average.
+# Bytes per partition that share a group, and those of one transfer: AWS advises at least 2 KiB, and bandwidth stops
+# growing at 4 KiB (nki/deep-dives/nki-dma-bandwidth-guide.rst); a product waits for a whole transfer. Small ResNet-18
+# and VGG-11, predicted: half and twice GROUP_BYTES take 0.2 and 0.3 % less on average.
 GROUP_BYTES = 8 * 1024
 PIECE_BYTES = 8 * 1024
-# Bytes of a bias's element, and bytes a partition up to which the biases bring the first weights of float32 with them:
-# a transfer of that size takes no longer than its fixed cost. Of the digits, predicted: without it the feed-forward net
-# takes 2.5 % more on trn2; four times as much changes nothing.
+# Bytes of a bias's element, and the bytes per partition up to which the biases' transfer includes the first float32
+# weights: a transfer of that size takes no longer than its fixed cost. Digits, predicted: without it the feed-forward
+# net takes 2.5 % more on trn2; four times as much changes nothing.
 BIAS_BYTES = 4
 OPENING_BYTES = 1024
-# Below this share of SBUF a module is not tried for room: no model of the tests has failed to find places there. It is
-# no proof; what finds none is refused when it is compiled.
+# Below this share of SBUF a module isn't checked for room: no model of the tests has failed to fit. This is no proof;
+# if one doesn't fit, the compiler refuses it.
 _LOOSE = 0.5
 
 
@@ -47,7 +46,7 @@ class Part:
 
 @dataclass
 class Transfer:
-    """Weights that are brought to SBUF together, before step number ``before``."""
+    """Weights loaded into SBUF together, before step number ``before``."""
 
     parts: list[Part] = field(default_factory=list)
     columns: int = 0
@@ -64,12 +63,12 @@ class Transfer:
         return self.parts[-1].step
 
     def append(self, step: int, key: str, array: Array, *, bias: bool = False) -> None:
-        """Put an array (P, ...) behind the others."""
+        """Append an array (P, ...)."""
         self.parts.append(Part(step, key, self.columns, array.shape, bias))
         self.columns += prod(array.shape[1:])
 
     def join_arrays(self, calls: Sequence[Call]) -> Array:
-        """The arrays side by side, as HBM (P, columns) holds them."""
+        """The arrays side by side, as stored in HBM (P, columns)."""
         held = [(calls[part.step].biases if part.bias else calls[part.step].weights)[part.key] for part in self.parts]
         rows = max(array.shape[0] for array in held)
         flat = [array.reshape(array.shape[0], -1) for array in held]
@@ -83,10 +82,11 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Rooms:
-    """Bytes a partition that are free for weights at each step: if its own are among them, and if it loads its own.
+    """Free bytes per partition for weights at each step: with the step's weights prefetched, and with the step loading
+    them.
 
-    ``opening`` are the steps that load inputs of the model, ``loop`` the first step and the end of those that are run
-    over and over: nothing is brought in between them.
+    ``opening`` are the steps that load inputs of the model, ``loop`` the first step and the end of the loop, if any: no
+    transfer starts inside it.
     """
 
     held: Sequence[int]
@@ -98,16 +98,16 @@ class Rooms:
 
     @property
     def left_alone(self) -> int:
-        """Bytes a partition that the gaps between tiles may take."""
+        """Bytes per partition that the gaps between tiles may take."""
         return int(self.usable * (1 - self.share))
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """The steps from ``first`` to ``last``, the whole loop if they begin or end in it."""
+        """The steps from ``first`` to ``last``; the whole loop if either is inside it."""
         start, end = self.loop
         return start if start <= first < end else first, end - 1 if start <= last < end else last
 
     def with_share(self, share: float) -> Rooms:
-        """The same of a part of SBUF: the rest is left to the gaps between tiles, which come and go."""
+        """The rooms scaled by a share of SBUF; the rest is left for the changing gaps between tiles."""
         less = int(self.usable * (1 - share))
         held, own = ([room - less for room in rooms] for rooms in (self.held, self.own))
         return replace(self, held=held, own=own, share=share)
@@ -115,15 +115,15 @@ class Rooms:
 
 @dataclass(frozen=True)
 class Prefetched:
-    """The transfers of weights, in order, and before them the one of biases, which may have weights, too; whether all
-    tiles find room, wherever they lie."""
+    """The transfers of weights, in order, after the one of biases, which may include weights; and whether all tiles are
+    sure to fit, wherever they lie."""
 
     weights: tuple[Transfer, ...] = ()
     biases: Transfer | None = None
     loosely: bool = True
 
     def part(self, step: int, key: str, *, bias: bool) -> tuple[Transfer, Part] | None:
-        """Where a weight or bias is, if it is brought in ahead."""
+        """The place of a weight or bias in its transfer; None if the step loads it."""
         for transfer in ([self.biases] if self.biases else []) + list(self.weights):
             for part in transfer.parts:
                 if (part.step, part.key, part.bias) == (step, key, bias):
@@ -132,7 +132,7 @@ class Prefetched:
 
 
 def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetched:
-    """Choose the weights to hold, group them, and bring each group in as early as there is room."""
+    """Choose the weights to prefetch, group them, and start each group as early as room allows."""
     if not calls:
         return Prefetched()
     biases = Transfer()
@@ -158,9 +158,9 @@ def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetc
 
 
 def _add_first_weights(opening: Transfer, calls: Sequence[Call], held: Sequence[list[str]], most: int) -> None:
-    """Put the first weights behind the biases, as far as they take little together.
+    """Append the first weights to the biases' transfer, as long as they are small together.
 
-    A transfer takes 1 to 2 us however small it is, and what the first product needs should not wait for two.
+    A transfer takes 1 to 2 us however small it is, and the first product should not wait for two.
     """
     for step, keys in enumerate(held):
         if calls[step].weights and not keys:
@@ -173,7 +173,7 @@ def _add_first_weights(opening: Transfer, calls: Sequence[Call], held: Sequence[
 
 
 def _held_weights(calls: Sequence[Call], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[list[str]]:
-    """Of each step, the weights for which there is room while it runs. Those of a loop are there together."""
+    """The weights of each step that fit while it runs. Weights of a loop are resident together."""
     start, end = rooms.loop
     left = min(free[start:end], default=0)
     held: list[list[str]] = []
@@ -203,18 +203,18 @@ def _group_transfers(
 
 
 def _fits(transfer: Transfer, step: int, more: int, free: Sequence[int], rooms: Rooms, itemsize: int) -> bool:
-    """Whether a weight of ``step`` can come with a transfer, and find room from its first step on."""
+    """True if a weight of ``step`` can join a transfer, and fits from the transfer's first step on."""
     total = transfer.columns * itemsize + more
     first, last = rooms.span(transfer.first, step)
-    # The first product of the model waits for the first transfer: no later weight may share it.
+    # The model's first product waits for the first transfer: no later weight may share it.
     return transfer.first > 0 and total <= GROUP_BYTES and total <= min(free[first : last + 1]) // 2
 
 
 def _bring_early(transfers: Sequence[Transfer], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[int]:
-    """Set before which step each transfer is asked for: the first from which on there is room, in order.
+    """Set the step before which each transfer starts: the first from which on it fits, in order.
 
-    Loads are carried out one after the other: what a later step needs comes behind the inputs of the model.
-    Bytes a partition that they take at each step.
+    Loads run one after the other: weights of later steps come after the inputs of the model. Returns the bytes per
+    partition that the transfers take at each step.
     """
     used = [0] * len(free)
     earliest = 0
@@ -236,5 +236,5 @@ def _bytes(array: Array, itemsize: int) -> int:
 
 
 def rows_of(transfer: Transfer) -> int:
-    """The partitions that a transfer fills."""
+    """The number of partitions in a transfer."""
     return min(PARTITIONS, max(part.shape[0] for part in transfer.parts))

@@ -1,8 +1,8 @@
-"""Sweeps: consecutive steps that are run on some images of the batch at a time, in a loop of the kernel module.
+"""Sweeps: consecutive steps that run on some images of the batch at a time, in a loop of the kernel module.
 
-The tensors between layers of a large batch may be too large for SBUF together. Steps that treat each image by itself
-can take some at a time: what only they touch is then as large as these, and the rest of the batch waits in what the
-first of them read and the last ones write. Which steps, and how many images, the timing model says (``fitting.py``).
+The tensors between layers of a large batch may not fit SBUF together. Steps that treat each image independently can
+take some at a time: the tensors inside the sweep shrink accordingly, and the rest of the batch waits in the tensors
+that enter and leave the sweep. The timing model chooses the steps and the number of images (``fitting.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sweep:
         return self.first <= number < self.end
 
     def parts(self, steps: Sequence[Step]) -> list[Step]:
-        """The steps, those of the sweep for its number of images."""
+        """The steps, with those of the sweep reduced to its number of images."""
         found = list(steps)
         for number in range(self.first, self.end):
             part = steps[number].part(self.images)
@@ -34,16 +34,16 @@ class Sweep:
         return found
 
     def inner_values(self, steps: Sequence[Step], leaving: frozenset[str]) -> frozenset[str]:
-        """The values that nothing but the sweep touches."""
+        """The values that only the sweep touches."""
         made = {step.output for step in steps[self.first : self.end]} - leaving
         others = [step for number, step in enumerate(steps) if number not in self]
         return frozenset(made - {source.value for step in others for source in step.sources})
 
 
 def sweep_bounds(steps: Sequence[Step], spilled: Sequence[str]) -> tuple[range, range] | None:
-    """Where a sweep that keeps most of the ``spilled`` values on chip may begin, and end; None where there is none.
+    """The possible starts and ends of a sweep that keeps most of the ``spilled`` values on chip; None if there is none.
 
-    The steps that touch them one after the other, up to the first that is for whole batches only.
+    These are the consecutive steps that touch them, up to the first that needs whole batches.
     """
     touching = [n for n, step in enumerate(steps) if spilled and _touches(step, set(spilled))]
     for start in touching:
@@ -61,5 +61,5 @@ def _touches(step: Step, values: set[str]) -> bool:
 
 
 def sweep_sizes(batch: int) -> Iterator[int]:
-    """Numbers of images that a batch can be taken in, the smallest first."""
+    """The possible numbers of images per round for a batch, in ascending order."""
     return (count for count in range(1, batch // 2 + 1) if batch % count == 0)

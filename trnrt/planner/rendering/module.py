@@ -19,9 +19,9 @@ from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.
 _OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "row", "range"}
-# Modules of kernels that start with products, and the transposes of zeros that fill the time until small loads are
-# there: more would hold up the first product. Of the digits and LeNet, predicted: 12 slow
-# the feed-forward net by 3.5 % on trn2, and fewer, or none, change nothing at batch 1.
+# Modules that start with products, and the number of transposes of zeros that bridge the wait for small loads: more
+# would delay the first product. Digits and LeNet, predicted: 12 slow the feed-forward net by 3.5 % on trn2, and fewer,
+# or none, change nothing at batch 1.
 _PRODUCTS = ("conv.conv2d", "conv.stacking", "linear")
 _WARMING = "warm_up(6)"
 _LINE_LIMIT = 120
@@ -31,9 +31,9 @@ _LINE_LIMIT = 120
 class KernelModule:
     """The rendered text, its entry function, and its weight arguments in order (biases keep float32).
 
-    ``lines`` are the first and last line of each step's call, ``identifiers`` the names of stored tensors;
-    ``loosely``: its tiles are sure to find room; ``parts``: the weights that share an argument, by name; ``loading``:
-    who loads the weights of each step, and why; ``views``: the names of the parts of tensors that a sweep is at.
+    ``lines`` are the first and last line of each step's call, ``identifiers`` the names of stored tensors; ``loosely``:
+    its tiles are sure to fit; ``parts``: the weights that share an argument, by name; ``loading``: who loads the
+    weights of each step, and why; ``views``: the names of the parts of tensors in a sweep's current round.
     """
 
     source: str
@@ -56,7 +56,7 @@ class KernelModule:
 
 @dataclass
 class _Writer:
-    """The function's body while it is written. The first body line stands at ``first_line`` of the file."""
+    """Writes the function's body. The first body line is line ``first_line`` of the file."""
 
     placed: Placed
     dtype: str
@@ -72,13 +72,13 @@ class _Writer:
     tiles: dict[int, str] = field(default_factory=dict)  # of each transfer, by its id
     arguments: dict[int, str] = field(default_factory=dict)
     parts: dict[str, WeightPart] = field(default_factory=dict)
-    views: dict[str, str] = field(default_factory=dict)  # of what a sweep takes some images of
-    rows: dict[str, str] = field(default_factory=dict)  # of what a pass takes some rows of
+    views: dict[str, str] = field(default_factory=dict)  # tensors whose images a sweep takes in rounds
+    rows: dict[str, str] = field(default_factory=dict)  # tensors whose rows a pass takes
     outer: str = ""  # the indent outside of sweeps
     indent: str = ""
 
     def passes(self, inputs: list[DeviceTensor], times: int) -> None:
-        """Begin the loop of a plan that is for some rows at a time: it takes its part of what crosses the boundary."""
+        """Open the loop over passes; each takes its part of the tensors that cross the boundary."""
         if times == 1:
             return
         crossing = {tensor.name: tensor for tensor in [*inputs, *self.results.values()]}
@@ -187,7 +187,7 @@ class _Writer:
         return [f"{call.kernel}(", *(f"    {arg}," for arg in args), ")"]
 
     def _weight(self, number: int, step: Step, key: str, array: Array, *, bias: bool = False) -> str:
-        """How a call names a weight: as an argument of the module, or as its part of what was brought in ahead."""
+        """A weight's name in a call: an argument of the module, or its part of a prefetched tile."""
         found = self.prefetched.part(number, key, bias=bias)
         name = self.names.identifier(step.name, key)
         if found is not None:
@@ -216,7 +216,7 @@ class _Writer:
         return self.indent != self.outer
 
     def _in_part(self, value: str) -> bool:
-        """Whether a sweep is at a part of the value."""
+        """True if the sweep being written reads or writes a part of the value."""
         return self._in_sweep and value in self.views
 
     def _source(self, step: Step, position: int, source: Operand) -> str:
@@ -230,14 +230,14 @@ class _Writer:
 
 
 def _literal(value: Any) -> str:
-    """A compile-time value as source text; nothing but numbers, words of ours and tuples of them gets here."""
+    """A compile-time value as source text: only numbers, our own words and tuples of those get here."""
     if isinstance(value, float) and not isfinite(value):
         return f'float("{value}")'
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
 def _part_of(tile: str, transfer: Transfer, part: Part) -> str:
-    """The view of a transfer's tile that is one of its weights."""
+    """The view of one weight in a transfer's tile."""
     rows, columns = part.shape[0], prod(part.shape[1:])
     whole = columns == transfer.columns and rows == rows_of(transfer)
     view = tile if whole else f"{tile}[0:{rows}, {part.first}:{part.first + columns}]"
@@ -259,12 +259,12 @@ def _where(layout: Layout) -> str:
 
 @dataclass(frozen=True)
 class Material:
-    """The ingredients of a module; ``batch`` is None where the model has none.
+    """The ingredients of a module; ``batch`` is None for a model without one.
 
-    ``constants`` are tensors of the model that steps read as they read computed ones; they are weights, too.
-    ``heading`` are lines for the docstring; names are escaped when it is rendered.
+    ``constants`` are tensors of the model that steps read like computed ones; they are passed as weights. ``heading``
+    are lines for the docstring; rendering escapes names.
 
-    ``fewer`` gives the same for the largest part of the batch that can be taken at a time, None where there is none.
+    ``fewer`` gives the same for the largest number of rows per pass, None if passes aren't possible.
     """
 
     name: str
@@ -287,8 +287,8 @@ class Material:
 
 @dataclass
 class Draft:
-    """A module before its weights are brought in ahead. ``times``: how often the whole is repeated, each time for the
-    next rows of the batch; all else is of one time."""
+    """A module before its weights are prefetched. ``times``: the number of passes, each over the next rows of the
+    batch; all else is of one pass."""
 
     material: Material
     placed: Placed
@@ -346,7 +346,7 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
 
 
 def _call(step: Step, placed: Placed, choices: Choices) -> Call:
-    """The step's call; if it is to load its own weights, only its biases can come with others."""
+    """The step's call; if it loads its own weights, only its biases can be prefetched."""
     call = step.call(placed)
     if step.name not in choices.own_weights:
         return call
@@ -354,7 +354,7 @@ def _call(step: Step, placed: Placed, choices: Choices) -> Call:
 
 
 def _loading(number: int, asked: bool, call: Call, prefetched: Prefetched) -> tuple[str, str]:
-    """Who loads a step's weights, and why: see ``StepReport``."""
+    """Who loads a step's weights, and why; see ``StepReport``."""
     if not call.weights:
         return "none", ""
     if any(prefetched.part(number, key, bias=False) for key in call.weights):

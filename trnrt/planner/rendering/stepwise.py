@@ -1,8 +1,8 @@
-"""The same kernel module with a function for each step, so that a profiler's call stacks tell the steps apart.
+"""The same kernel module with one function per step, so that a profiler's call stacks distinguish the steps.
 
-Neuron Explorer knows an instruction by the line of the call of NKI that made it, which is in ``kernels/``, and by the
-functions that it was made in, each with the line where it is defined (its table KernelStackFrames). Steps that share a
-kernel differ in neither, until each calls it from a function of its own.
+Neuron Explorer identifies an instruction by the line of its NKI call, which is in ``kernels/``, and by the functions on
+its call stack, each with the line of its definition (its table KernelStackFrames). Steps that share a kernel differ in
+neither, until each calls it from a function of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trnrt.planner.plan import Plan, StepReport
 
 
 def split_functions(plan: Plan) -> Plan:
-    """The plan with such a module; it computes the same, by the same instructions. ``lines`` of its steps are new.
+    """The plan with such a module; it computes the same with the same instructions. ``lines`` of its steps are new.
 
     Tensors that a step's call reads become arguments of its function; constants stay in the call.
     """
@@ -39,7 +39,7 @@ def split_functions(plan: Plan) -> Plan:
 
 
 def function_lines(plan: Plan) -> list[tuple[int, int]]:
-    """The first and last line of each step's function; nothing for a module without them."""
+    """The first and last line of each step's function; empty for a module without them."""
     functions = [node for node in ast.parse(plan.source).body if isinstance(node, ast.FunctionDef)]
     spans = [(node.lineno, node.end_lineno or node.lineno) for node in functions if node.name != plan.entry]
     return spans if len(spans) == len(plan.steps) else []
@@ -53,7 +53,7 @@ def _free_name(source: str, number: int) -> str:
 
 
 def _split(statement: ast.Expr, name: str) -> tuple[list[str], str]:
-    """A function that makes a step's call, and the call of it."""
+    """A function around a step's call, and the call of that function."""
     call = statement.value
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
     given: list[str] = []

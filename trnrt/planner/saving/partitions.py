@@ -1,4 +1,4 @@
-"""A partition as plain data and arrays, and back: what a cache can keep. No pickle: only the types listed here."""
+"""A partition as plain data and arrays, and back, for the cache. No pickle: only the types listed here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CLASSES: dict[str, type[Any]] = {
 
 
 class NotSaved(Exception):
-    """A value of a type that is not saved, or saved data that no plan was written as."""
+    """The type can't be saved, or the saved data isn't a plan's."""
 
 
 def encode(partition: Partition) -> tuple[dict[str, Any], list[Array]]:
@@ -50,7 +50,7 @@ def encode(partition: Partition) -> tuple[dict[str, Any], list[Array]]:
 
 
 def decode(encoded: Mapping[str, Any], arrays: Sequence[Array]) -> Partition:
-    """The partition that ``encode`` was given. NotSaved for anything else."""
+    """The inverse of ``encode``; raises NotSaved for any other data."""
     try:
         partition = _decode(encoded, arrays)
     except (KeyError, IndexError, TypeError, ValueError, AssertionError) as error:
@@ -90,7 +90,7 @@ def _encode(value: Any, arrays: list[Array]) -> Any:
 def _encode_array(value: Array, arrays: list[Array]) -> dict[str, Any]:
     if value.dtype == object:
         return {"strings": [str(text) for text in value.reshape(-1)], "shape": list(value.shape)}
-    # numpy's file format has no bfloat16: its bits are kept.
+    # numpy's file format has no bfloat16: save its bits.
     if value.dtype.kind == "V" or value.dtype.name == "bfloat16":
         return {"array": _number(value.view(np.uint16), arrays), "as": value.dtype.name}
     return {"array": _number(value, arrays)}

@@ -1,4 +1,4 @@
-"""A plan as a small document that a person edits, and what an edited one asks of the planner.
+"""A plan as a small document to be edited, and the choices that an edited one asks for.
 
 Nothing in such a file is executed: its names only choose among steps and nodes of the model.
 """
@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 MOST_STEPS = 20_000
 MOST_OPTIONS = 16
 MOST_ROWS = 4096
-"""Rows that a file may be for: planning takes memory and time with them."""
+"""The most rows in a file: planning takes memory and time per row."""
 
 _PLACES = ("sbuf", "hbm")
 _LOADING = ("prefetched", "own", "none")
@@ -29,7 +29,7 @@ _LOADING = ("prefetched", "own", "none")
 
 @dataclass(frozen=True)
 class Entry:
-    """A step of the file; None where it leaves the choice to the planner. Options that are left out are defaults."""
+    """A step of the file. None leaves the choice to the planner; options left out are defaults."""
 
     step: str
     nodes: tuple[str, ...]
@@ -95,9 +95,9 @@ def parse_plan(content: bytes) -> PlanFile:
 
 
 def choices_of(file: PlanFile, plan: Callable[[Choices], Partition]) -> tuple[Choices, list[str]]:
-    """The choices of a file that the planner does not make by itself; and, in words, what can't be as the file says.
+    """The file's choices that differ from the planner's; and, in words, which of them can't be followed.
 
-    ``plan`` makes the parts with given choices. OptionError for what can't be, which names the step and the reason.
+    ``plan`` makes the parts for given choices. Raises OptionError, with the step and the reason, for impossible ones.
     """
     default = plan(DEFAULT)
     _check_nodes(file, default.steps)
@@ -152,7 +152,7 @@ def _word(step: dict[str, Any], key: str, words: Sequence[str]) -> str | None:
 
 
 def _check_nodes(file: PlanFile, steps: Sequence[StepReport]) -> None:
-    """Every node that steps compute is in the file, and no other."""
+    """Check that steps compute exactly the nodes in the file."""
     known = list(dict.fromkeys(node for step in steps for node in step.nodes))
     named = {node for entry in file.entries for node in entry.nodes}
     for node in sorted(named.difference(known)):
@@ -167,7 +167,7 @@ def _check_nodes(file: PlanFile, steps: Sequence[StepReport]) -> None:
 
 
 def _starts(file: PlanFile, steps: Sequence[StepReport]) -> Iterator[str]:
-    """The nodes that start a later part of a step which the file splits."""
+    """The first nodes of the later parts of a step that the file splits."""
     homes: dict[str, list[int]] = {}
     for number, entry in enumerate(file.entries):
         for node in dict.fromkeys(entry.nodes):
@@ -182,7 +182,7 @@ def _starts(file: PlanFile, steps: Sequence[StepReport]) -> Iterator[str]:
 
 
 def _pairs(file: PlanFile, made: Partition, default: Partition) -> Iterator[tuple[Entry, StepReport]]:
-    """Each step of the file with that of the plan which computes its nodes. OptionError where there is none."""
+    """Each step of the file with the plan's step for its nodes. Raises OptionError if there is none."""
     left: dict[tuple[str, ...], list[StepReport]] = {}
     for step in made.steps:
         left.setdefault(tuple(sorted(step.nodes)), []).append(step)
@@ -198,7 +198,7 @@ def _pairs(file: PlanFile, made: Partition, default: Partition) -> Iterator[tupl
 
 
 def _not_so(entry: Entry, made: Partition) -> OptionError:
-    """The error for a step that can't be made of these nodes."""
+    """The error for a step that can't consist of these nodes."""
     if not entry.nodes:
         return OptionError(f"--plan: step {quote(entry.step)} has no nodes", hint="leave it out")
     homes = {node: step for step in made.steps for node in step.nodes}
@@ -222,7 +222,7 @@ def _nodes_text(nodes: Sequence[str]) -> str:
 
 
 def _check_loading(entry: Entry, step: StepReport) -> None:
-    """OptionError where a file names weights of a step without any, or none of a step with some."""
+    """Raise OptionError if a file names weights of a step without any, or omits those of a step with some."""
     if entry.weights is not None and (entry.weights == "none") != (step.weights == "none"):
         has = "none" if step.weights == "none" else step.weights
         raise OptionError(
@@ -234,7 +234,7 @@ def _check_loading(entry: Entry, step: StepReport) -> None:
 def _differences(file: PlanFile, made: Partition, default: Partition) -> Iterator[str]:
     """Differences between a file and its plan, in words, where the file repeats the default plan.
 
-    OptionError where the user changed it.
+    OptionError if the user changed it.
     """
     before = {(step.name, step.nodes): step for step in default.steps}
     for entry, step in _pairs(file, made, default):

@@ -1,1 +1,1 @@
-"""The planner's trials, which it times before it decides."""
+"""The planner's trials: plans that it times before it decides."""

@@ -17,9 +17,9 @@ from trnrt.text import quote
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to plan: with ``choices``, or, where they are None, not at all, for a ``reason``.
+    """One way to plan: with ``choices``, or None if impossible, for a ``reason``.
 
-    ``ask`` is how a user asks for it.
+    ``ask`` is the user's way to ask for it.
     """
 
     what: str
@@ -30,9 +30,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Weighed:
-    """A candidate with the whole model's predicted time (microseconds) and its number of steps; None where it can't be.
+    """A candidate with the whole model's predicted time (microseconds) and its number of steps; None if impossible.
 
-    ``chosen``: the plan has it.
+    ``chosen``: the plan uses it.
     """
 
     candidate: Candidate
@@ -42,7 +42,8 @@ class Weighed:
 
 
 def find_step(partition: Partition, wanted: str) -> StepReport:
-    """The step called ``wanted``, else the one that computes the node of this name. OptionError where there is none."""
+    """The step called ``wanted``, or the one that computes the node of this name. Raises OptionError if there is
+    none."""
     steps = partition.steps
     for step in steps:
         if step.name == wanted:
@@ -61,7 +62,8 @@ def find_step(partition: Partition, wanted: str) -> StepReport:
 
 
 def candidates(partition: Partition, choices: Choices, step: StepReport) -> list[Candidate]:
-    """As planned (with ``choices``) first, then plans that differ in one thing, and impossible ones with the reason."""
+    """The present plan (with ``choices``) first, then plans with one difference, and impossible ones with the
+    reason."""
     return [
         Candidate("as planned", choices, step.reason),
         *_fusions(partition, choices, step),

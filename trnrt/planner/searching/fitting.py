@@ -1,4 +1,4 @@
-"""Where tensors live, and the kernel module: tried until its tiles find room, and timed where there is a choice."""
+"""Place tensors and render the kernel module: retried until its tiles fit, and timed where there is a choice."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from trnrt.planner.placing.sweeps import Sweep, sweep_bounds, sweep_sizes
 from trnrt.planner.rendering.module import Draft, KernelModule, Material, render
 from trnrt.planner.searching.trial import trace_source
 
-# Of SBUF's room, what weights that are brought in ahead may take: less where the gaps between tiles are too small. The
-# first was 0.85 until the search came; a larger one is refused more often, and each refusal is a trace. Measure
-# the networks with much weight (ResNet-101, the VGGs) when one changes, and how long they take to plan.
+# Shares of SBUF's room for prefetched weights: less if the gaps between tiles are too small. The first was 0.85 before
+# the search existed; a larger one is refused more often, and each refusal costs a trace. When one changes, measure the
+# networks with many weights (ResNet-101, the VGGs), and their planning time.
 _SHARES = (0.86, 0.75, 0.65, 0.5, 0.0)
-# After tracing this many instructions to time sweeps, no other is tried. It is no time, so that a plan is the same
-# anywhere. Measure the networks of large batches when it changes, and how long they take to plan.
+# After tracing this many instructions to time sweeps, no further one is tried. It is not a time, so that plans are the
+# same everywhere. Measure the networks of large batches when it changes, and their planning time.
 MOST_TRACED = 160_000
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Where tensors live, and a module whose tiles find room; its program, if it was traced to see that, and how often
-    it was until they did. ``share`` is the part of SBUF's room that was left to weights; ``traced`` counts the
-    instructions that were traced to choose it.
+    """A placement with a module whose tiles fit; its program, if it was traced to check that, and how many traces it
+    took. ``share`` is the part of SBUF's room left for weights; ``traced`` counts the instructions traced to choose it.
 
-    ``rows``: the batch that it is for, None where there is none. It may be a part of the batch that
-    was asked for; the batch is then taken in passes over the module.
+    ``rows``: the batch of the module, None if there is none. If it is only part of the requested batch, the module runs
+    in passes.
     """
 
     placed: Placed
@@ -48,10 +47,10 @@ class Fitted:
 
 
 def fit(material: Material) -> Fitted:
-    """The module that the timing model likes best of those that find room.
+    """The module with the lowest predicted time among those that fit.
 
-    Where a batch does not fit, that may be one for fewer rows, in several passes. Then no more rows than these are
-    tried at a time.
+    If the batch doesn't fit, that may be one for fewer rows, in several passes. Then no more rows than these are tried
+    at a time.
     """
     batch = material.batch or 1
     fitted = None if batch > 1 and _place_tensors(material, None).spilled else _fit_plain(material)
@@ -79,9 +78,9 @@ def _fit_plain(material: Material) -> Fitted:
 
 
 def repeat_part(part: Material, fitted: Fitted, times: int, heading: list[str]) -> Fitted:
-    """The module that takes a batch in ``times`` passes over the one that was fitted for a ``part`` of its rows.
+    """The module that takes a batch in ``times`` passes over one that was fitted for a ``part`` of its rows.
 
-    ``heading`` is that of the whole. It is not traced: no pass needs what another one left in SBUF.
+    ``heading`` is that of the whole. It isn't traced: passes share nothing in SBUF.
     """
     draft = Draft(replace(part, heading=heading), fitted.placed, times)
     rooms = _rooms(part, fitted.placed)
@@ -89,7 +88,7 @@ def repeat_part(part: Material, fitted: Fitted, times: int, heading: list[str]) 
 
 
 def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
-    """The module with this sweep, traced; None where it finds no room."""
+    """The module with this sweep, traced; None if it doesn't fit."""
     fitted = _fit(material, sweep)
     if fitted is None or fitted.program is not None:
         return fitted
@@ -97,7 +96,7 @@ def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
 
 
 class _Sweeping:
-    """The search for the best sweep: its beginning, then its end, then its number of images, each while it helps."""
+    """The search for the best sweep: its start, then its end, then its number of images, each as long as it gains."""
 
     def __init__(self, material: Material, plain: Fitted, traced: int) -> None:
         self._material = material
@@ -108,11 +107,11 @@ class _Sweeping:
 
     @property
     def traced_count(self) -> int:
-        """The instructions that have been traced, those for parts of the batch among them."""
+        """The number of traced instructions, including those for parts of the batch."""
         return MOST_TRACED - self._left
 
     def search(self, firsts: range, ends: range, counts: list[int]) -> None:
-        """Look for the best among sweeps that begin at one of ``firsts`` and end at one of ``ends``."""
+        """Search the sweeps that start at one of ``firsts`` and end at one of ``ends``."""
         for first in firsts:
             if not self._try(Sweep(first, ends[0], counts[0])) and self._sweep is not None:
                 break
@@ -126,7 +125,7 @@ class _Sweeping:
                 break
 
     def is_beaten(self, part: Material, fitted: Fitted) -> bool:
-        """Whether passes over the module for a part of the batch take no longer than the best."""
+        """True if passes over the module for a part of the batch are no slower than the best so far."""
         assert self._material.batch is not None and part.batch is not None
         passes = repeat_part(part, fitted, self._material.batch // part.batch, part.heading)
         try:
@@ -135,11 +134,11 @@ class _Sweeping:
             return False
 
     def _try(self, sweep: Sweep) -> bool:
-        """Whether a sweep is the best so far; not, once what may be traced is used up."""
+        """True if a sweep is the best so far; False once the tracing budget is used up."""
         if self._left <= 0:
             return False
         fitted = _fit(self._material, sweep)
-        if fitted is None:  # it was traced with each share, and found no room with any
+        if fitted is None:  # it was traced with each share, and never fit
             self._left -= len(_SHARES) * self._cost
             return False
         time = self._predict_us(fitted)
@@ -163,9 +162,9 @@ def _trace_module(material: Material, module: KernelModule) -> Program:
 
 
 def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
-    """The module with as many weights brought in ahead as find room; None where a sweep does not.
+    """The module with as many prefetched weights as fit; None if a sweep doesn't fit.
 
-    Tensors that are too large for the gaps between other tiles go to HBM, one after the other.
+    Tensors too large for the gaps between other tiles go to HBM, one after the other.
     """
     in_hbm: dict[str, str] = {}
     tries = 0
@@ -191,7 +190,7 @@ def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
 def _place_tensors(
     material: Material, sweep: Sweep | None, too_large: Mapping[str, str] = MappingProxyType({})
 ) -> Placed:
-    """Where tensors live, as far as their sizes tell; ``too_large`` are found to be, each with the reason."""
+    """Place tensors by their sizes; ``too_large`` are already known not to fit, each with the reason."""
     constants = {name: array.shape for name, array in material.constants.items()}
     shapes = {tensor.name: tensor.shape for tensor in material.inputs} | constants
     leaving = {tensor.name for tensor in material.results}

@@ -1,10 +1,10 @@
-"""The search: choices that the timing model makes, where estimates would have to guess.
+"""The search: the timing model makes choices that estimates would have to guess.
 
-Steps offer alternatives to their defaults: sizes of pieces and of loads, and ways to compute (``Step.tunable``); nodes
-can be kept in steps of their own; and steps can load their weights themselves. Layers that are alike are decided
-together. First all of them try something at once, and the timeline tells how much later each step ends than those
-before it: that ranks the alternatives for as many layers as there are at the price of one trial. The most promising
-ones are then timed alone, in the whole model, and kept only where it gets faster.
+Steps offer alternatives to their defaults: sizes of pieces and of loads, and ways to compute (``Step.tunable``). Nodes
+can be kept in steps of their own, and steps can load their weights themselves. Layers that are alike are decided
+together. First, all of them try something at once. The timeline then shows how much later each step ends than those
+before it, which ranks the alternatives for all layers at the price of one trial. Then the most promising ones are timed
+alone, in the whole model, and kept only if it gets faster.
 
 The budget is a number of traced instructions, never a time: a model has the same plan on every machine.
 """
@@ -27,24 +27,23 @@ from trnrt.planner.searching.fitting import Fitted, fit, refit
 from trnrt.planner.steps import Step
 
 BUDGET = 96_000
-"""Instructions that the trials of one plan may have together, those of the plan to begin with among them: a limit of
-planning time that is the same on every machine. When it or a number below changes, search the networks anew
-(docs/kernels.md, Tuned numbers) and compare latencies and planning time."""
+"""The most instructions in all trials of one plan, the initial plan included: a limit of planning time that is the same
+on every machine. When it or a number below changes, search the networks again (docs/kernels.md, Tuned numbers) and
+compare latencies and planning time."""
 TRIAL = 1_500
-"""What a trial costs beside its instructions, in instructions: planning and rendering take about that share of its
-time."""
+"""The fixed cost of a trial, in instructions: about the share of its time that goes to planning and rendering."""
 LEAST_GAIN = 0.0003
 """The share of the model's time that a change must save: 0.3 us of a millisecond, less than a device's noise."""
 PATIENCE = 10
-"""The search ends after this many trials in a row without a gain: they come in the order of their promise."""
+"""The search ends after this many trials in a row without a gain; the most promising come first."""
 _FUSED_BYTES = 2048
-"""Bytes a partition of a result below which no node is tried in a step of its own: another pass over less gains nothing
-that the search would keep. Kept from when the search came."""
+"""Results smaller than this (bytes per partition) don't get a step of their own tried: another pass over less never
+gained enough to be kept. Unchanged since the search was added."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """The result: the choices with their module, and all that was timed for them."""
+    """The result: the choices with their module, and everything that was timed."""
 
     choices: Choices
     fitted: Fitted
@@ -61,8 +60,8 @@ class Timed:
 
 @dataclass(frozen=True)
 class Move:
-    """One change of the choices, for ``steps`` that are alike: ``value`` for an option, None for the default; or, with
-    ``option`` "no_fuse" or "own_weights", the names that these take."""
+    """One change of the choices, for ``steps`` that are alike: ``value`` for an option, None for the default; for the
+    ``option`` "no_fuse" or "own_weights", the names to add."""
 
     steps: tuple[str, ...]
     option: str
@@ -82,7 +81,7 @@ class Move:
 
     @property
     def what(self) -> str:
-        """In words."""
+        """The change in words."""
         if self.option == "no_fuse":
             return f"not fused: {', '.join(sorted(self.names))}"
         if self.option == "own_weights":
@@ -93,9 +92,8 @@ class Move:
 def search(
     material: Callable[[Choices, int | None], Material], batch: int | None, choices: Choices, effort: int
 ) -> Searched:
-    """The choices with which the model is predicted to be fastest, of those within the budget; the user's
-    choices stay. ``material`` gives the material of a module for a number of rows. Nothing is traced where no step can
-    gain."""
+    """The choices with the lowest predicted time found within the budget; the user's choices stay. ``material`` gives
+    the material of a module for a number of rows. Nothing is traced if no step can gain."""
     fitted = _fit_first(material, batch, choices)
 
     def part(chosen: Choices) -> Material:
@@ -107,8 +105,8 @@ def search(
 
 
 def _fit_first(material: Callable[[Choices, int | None], Material], batch: int | None, choices: Choices) -> Fitted:
-    """The plan to begin with. Sweeps and passes are chosen before options are, so that a plan is the same when these
-    are found and when they are asked for."""
+    """The initial plan. Sweeps and passes are chosen before options, so that found and requested options give the same
+    plan."""
     plain = replace(choices, options=frozenset(), own_weights=frozenset())
     fitted = fit(material(plain, batch))
     if choices == plain:
@@ -138,7 +136,7 @@ def time_module(steps: Sequence[Step], fitted: Fitted) -> Timed:
 
 @dataclass
 class _Search:
-    """One run: the best ``choices`` so far with their module and times, and what is ``left`` of the budget."""
+    """One run: the best ``choices`` so far with their module and times, and the budget that is ``left``."""
 
     material: Callable[[Choices], Material]
     choices: Choices
@@ -166,7 +164,7 @@ class _Search:
         return Searched(self.choices, self.fitted, tuple(self.weighed))
 
     def _trial(self, choices: Choices) -> tuple[Fitted, Timed] | None:
-        """The module and its times with other choices; None where they can't be planned."""
+        """The module and its times with other choices; None if they can't be planned."""
         material = self.material(choices)
         try:
             fitted = refit(material, self.fitted.placed.sweep)
@@ -176,7 +174,7 @@ class _Search:
         return None if fitted is None else (fitted, time_module(material.steps, fitted))
 
     def _survey(self, groups: Sequence[Sequence[Move]]) -> dict[Move, float]:
-        """The gain that each change promises: microseconds that its steps end earlier when all layers change
+        """The gain that each change promises: microseconds that its steps end earlier if all layers change
         something."""
         promised: dict[Move, float] = {}
         for number in range(max(map(len, groups), default=0)):
@@ -193,7 +191,8 @@ class _Search:
         return promised
 
     def _take_together(self, promised: dict[Move, float]) -> None:
-        """Make the most promising change of each layer, all at once; else the better half of them, and so on."""
+        """Make the most promising change of each layer, all at once; if that fails, the better half of them, and so
+        on."""
         best: dict[tuple[str, ...], Move] = {}
         for move in sorted(promised, key=lambda move: (-promised[move], move.steps, move.what)):
             if promised[move] > LEAST_GAIN * self.best.us:
@@ -207,7 +206,7 @@ class _Search:
     def _order_moves(
         self, groups: Sequence[Sequence[Move]], promised: dict[Move, float], layers: _Layers
     ) -> list[Move]:
-        """The moves to try alone, the most promising first, without those that promise exactly 0."""
+        """The moves to try alone, most promising first, without those that promise exactly 0."""
         least = LEAST_GAIN * self.best.us
         options = [move for group in groups for move in group if promised.get(move, least) > -least]
         options = [move for move in options if promised.get(move) != 0.0]
@@ -216,7 +215,7 @@ class _Search:
         return options + [move for pair in pairs for move in pair if move is not None]
 
     def _try(self, moves: Sequence[Move]) -> bool:
-        """Whether the model gets faster with these changes, which are kept then."""
+        """True if the model gets faster with these changes, which are then kept."""
         choices = _apply_moves(self.choices, moves)
         if choices == self.choices:
             return False
@@ -246,14 +245,14 @@ def _apply_moves(choices: Choices, moves: Iterable[Move]) -> Choices:
 
 @dataclass(frozen=True)
 class _Layers:
-    """The steps of the first plan, and the changes for those that are alike."""
+    """The steps of the initial plan, and the changes for those that are alike."""
 
     steps: Sequence[Step]
     fitted: Fitted
     choices: Choices
 
     def options(self) -> list[list[Move]]:
-        """The options of the steps, but for those that the user chose."""
+        """The options of the steps, except those chosen by the user."""
         asked = {(step, option) for step, option, _ in self.choices.options}
         alike: dict[object, list[Step]] = {}
         for number, step in enumerate(self.steps):
@@ -273,14 +272,14 @@ class _Layers:
         return groups
 
     def loads(self) -> list[Move]:
-        """Steps whose weights are brought in ahead, loading them themselves: the last first, which wait for most."""
+        """Steps with prefetched weights, to try loading their own: the last first, as they wait for most."""
         loading = zip(self.steps, self.fitted.module.loading, strict=True)
         names = [step.name for step, how in loading if how[0] == "prefetched"]
         return [Move((name,), "own_weights", names=frozenset({name})) for name in reversed(names)]
 
     def fusions(self) -> list[Move]:
-        """Nodes of steps with large results, in steps of their own, the smallest first, which lose least; not where
-        steps are numbered for a sweep."""
+        """Nodes of steps with large results, each in a step of its own, the smallest first, which lose least; none if a
+        sweep numbers the steps."""
         if self.fitted.placed.sweep is not None:
             return []
         alike: dict[object, list[tuple[str, str]]] = {}
@@ -294,7 +293,7 @@ class _Layers:
         ]
 
     def _signature(self, number: int) -> object:
-        """The key by which steps are alike: everything but their names and weights."""
+        """The key that equal steps share: everything but their names and weights."""
         step, module, placed = self.steps[number], self.fitted.module, self.fitted.placed
         call = module.calls[number]
         tensors = [step.output, *(source.value for source in step.sources)]

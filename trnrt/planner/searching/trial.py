@@ -1,4 +1,4 @@
-"""A kernel module on trial: traced without a file, to see whether its tiles find room, and to time it."""
+"""A kernel module on trial: traced without a file, to check that its tiles fit, and to time it."""
 
 from __future__ import annotations
 

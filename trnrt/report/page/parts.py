@@ -23,7 +23,7 @@ def headline(profile: Profile) -> str:
 
 
 def marks(profile: Profile) -> str:
-    """How far to trust the numbers."""
+    """Notes on the reliability of the numbers."""
     wide = f'<p class="mark warning" id="too-wide"><strong>{_text(wide_text(profile.benchmark))}.</strong></p>'
     return _compared_mark(profile) + (wide if profile.benchmark.too_wide else "")
 

@@ -1,4 +1,4 @@
-"""Where an engine or a DMA may read and write, and in which pattern."""
+"""Rules for the places and patterns of an engine's or a DMA's accesses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def dimensions(instruction: Instruction, target: Target) -> str | None:
 def pattern_range(instruction: Instruction, target: Target) -> str | None:
     for arg, view in instruction.operands:
         if view.partition_elements <= _MAX_STRIDE and 0 not in view.strides:
-            continue  # no dimension and no stride is larger than what a partition holds
+            continue  # a partition's capacity bounds every dimension and stride
         for size, stride in zip(view.shape[1:], view.strides[1:], strict=True):
             if size > _MAX_COUNT:
                 return f"{arg} has a free dimension of {size} elements; the limit is {_MAX_COUNT}"

@@ -1,4 +1,4 @@
-"""Where a tile may be: rules for one `nl.ndarray`. Its address is None unless the kernel gave one."""
+"""Rules for the place of a tile, for one `nl.ndarray`. Its address is None unless the kernel gave one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trnrt.nki.machine.targets import Target
 
 
 def capacity(region: MemoryRegion, target: Target) -> int:
-    """Bytes a partition that tiles may use."""
+    """Bytes per partition that tiles may use."""
     return target.psum_bytes if region is MemoryRegion.psum else target.sbuf_usable_bytes
 
 

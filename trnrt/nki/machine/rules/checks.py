@@ -1,4 +1,4 @@
-"""What many rules check: dtypes, generations, memories, how many elements a partition an operand holds."""
+"""Common checks of many rules: dtypes, generations, memories, elements per partition of an operand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def generation_rule(name: str, says: str, source: str, first: int) -> Rule:
 
 
 def check_memory(instruction: Instruction, wanted: MemoryRegion, *args: str) -> str | None:
-    """The first of ``args`` that lies elsewhere."""
+    """The first of ``args`` in another memory."""
     for arg in args:
         buffer = instruction[arg].buffer
         if buffer is not wanted:
@@ -48,7 +48,7 @@ def check_memory(instruction: Instruction, wanted: MemoryRegion, *args: str) -> 
 
 
 def check_size(instruction: Instruction, wanted: int, *args: str) -> str | None:
-    """The first of ``args`` that is given and doesn't hold ``wanted`` elements a partition."""
+    """The first of ``args`` that is given and doesn't hold ``wanted`` elements per partition."""
     for arg in args:
         view = instruction[arg]
         if view is not None and view.free_size != wanted:
@@ -57,7 +57,7 @@ def check_size(instruction: Instruction, wanted: int, *args: str) -> str | None:
 
 
 def check_size_limit(instruction: Instruction, limit: int, arg: str) -> str | None:
-    """``arg`` if it holds more than ``limit`` elements a partition."""
+    """``arg`` if it holds more than ``limit`` elements per partition."""
     size = instruction[arg].free_size
     return f"{arg} holds {size} elements a partition; the limit is {limit}" if size > limit else None
 

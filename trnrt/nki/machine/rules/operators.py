@@ -1,4 +1,4 @@
-"""The operators of an instruction, and what they require of its tiles: bitvec operators need integers."""
+"""The operators of an instruction, and their requirements on its tiles: bitvec operators need integers."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from trnrt.nki.machine.timing.regions import EVERYTHING, Region, region_of
 
 MOST_PARTITIONS = 128
 WINDOW = 64
-"""A stream issues instructions less than this many places ahead of the oldest one that it has not issued. It is not
-published how far the compiler looks. From 64 on no calibration kernel changes except matmul-best-trn1, which 96 would
-make 8 % shorter, away from its measurement. The bound also limits what is kept here: the last 64 users of a part in one
-lane are enough, as an earlier one was issued before the last one."""
+"""A stream issues instructions less than this many places ahead of its oldest unissued one. The compiler's own window
+is not published. From 64 on no calibration kernel changes except matmul-best-trn1, which 96 would make 8 % shorter,
+away from its measurement. The bound also limits the history here: the last 64 users of a part in one lane are enough,
+as an earlier one was issued before the last one."""
 _REGISTERS = frozenset({"register_move", "register_load", "register_store"})
 
 
@@ -172,7 +172,7 @@ class Hazards:
         return waits
 
     def _use_registers(self, instruction: Instruction, number: int, lane: int, waits: Waits) -> None:
-        """Wait for the scalar registers that it reads, and for the users of one that it overwrites."""
+        """Wait for the scalar registers that it reads, and for the users of a register that it overwrites."""
         if instruction.operation.name in _REGISTERS:
             used = [instruction.args["src"]]
         else:
@@ -259,7 +259,7 @@ class Hazards:
         return found
 
     def _inherited_runs(self, storage: Storage) -> dict[int, Run]:
-        """The last issues of each lane that touched the storages that had this storage's bytes before."""
+        """The last issues of each lane on the storages that formerly had this storage's bytes."""
         found: dict[int, Run] = {}
         for index in self._heirs.get(storage.index, ()):
             earlier = self._accesses.get(index)

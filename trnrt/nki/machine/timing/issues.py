@@ -128,7 +128,7 @@ class Issues:
             for producer in instruction.after:
                 found = places.get(id(producer))
                 if found is not None:
-                    # In a device loop, the one of the same iteration. Waiting for one that comes later is a deadlock.
+                    # In a device loop, the issue of the same iteration. Waiting for a later one is a deadlock.
                     earlier = found[max(0, bisect_left(found, number) - 1)]
                     waits[number].add(self.facts[earlier].order, (earlier,))
         return waits
@@ -179,7 +179,7 @@ def function_of(instruction: Instruction) -> str:
 
 
 def _is_transfer(instruction: Instruction) -> bool:
-    """Whether an instruction is a DMA transfer (printing on the device is not modelled as one)."""
+    """True if an instruction is a DMA transfer (printing on the device is not modelled as one)."""
     writes = bool(instruction.operands) and instruction.operands[0][0] in instruction.operation.writes
     return writes and (instruction.engine is Engine.dma or instruction.operation.name == "sendrecv")
 

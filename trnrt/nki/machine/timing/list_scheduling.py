@@ -33,9 +33,8 @@ from trnrt.nki.machine.timing.unrolling import loop_rounds
 class _Choice:
     """The issues that a stream can choose from: ``soon`` may start at a known time, ``ready`` may start now.
 
-    ``ready`` is sorted by the table that an issue needs. ``oldest``: the first place that is not issued; ``seen``: the
-    first one that has not come into the window. ``last``: the previous issue. ``next``: when the stream chooses, if
-    known.
+    ``ready`` is sorted by the table that an issue needs. ``oldest``: the first unissued place; ``seen``: the first one
+    that has not come into the window. ``last``: the previous issue. ``next``: when the stream chooses, if known.
     """
 
     oldest: int = 0
@@ -161,7 +160,7 @@ class ListSchedule(Schedule):
         self.issued[issue] = True
         last, choice.last = choice.last, issue
         super()._issue(issue, max(now, self.may_start[issue] + self._second_waits(issue, stream, free)))
-        if stream.position == issued:  # what it shares with another engine is in use: the event is there
+        if stream.position == issued:  # another engine uses what they share: the event is there
             heappush(heap, issue)
             self.issued[issue], choice.last = False, last
             return
@@ -169,7 +168,7 @@ class ListSchedule(Schedule):
             self._look(other)
 
     def _second_waits(self, issue: int, stream: Stream, free: int) -> int:
-        """How long further semaphores hold up an issue, if they were set only after its stream was free."""
+        """The delay of an issue by further semaphores, if they were set only after its stream was free."""
         if not stream.second_wait:
             return 0
         facts, runs = self.issues.facts, self.issues.waits[issue].ends

@@ -54,7 +54,7 @@ def critical_path(timeline: Timeline) -> list[Segment]:
 
 
 class _Walk:
-    """The walk back. ``until``: where it is now. ``finished``: that is the issue's semaphore; otherwise the moment at
+    """The walk back. ``until``: its present time. ``finished``: that is the issue's semaphore; otherwise the moment at
     which its engine was free again."""
 
     def __init__(self, timeline: Timeline) -> None:
@@ -68,7 +68,7 @@ class _Walk:
         self._products: dict[int, int] = {}  # the tensor engine's instructions -> the ones before
 
     def run(self) -> list[Segment]:
-        """Walk from the issue whose semaphore is set last to one that nothing held up."""
+        """Walk from the issue whose semaphore is set last to one that nothing delayed."""
         seen = self.timeline.seen
         issue = max(range(len(seen)), key=lambda i: (seen[i], i))
         while issue >= 0:
@@ -127,7 +127,7 @@ class _Walk:
         return round(max(0, cycles) * 1000 / clock_ghz)
 
     def _previous(self, issue: int) -> int:
-        """The issue that let an issue begin, where the walk is now; -1 for none."""
+        """The issue that allowed an issue to begin, at the walk's present time; -1 for none."""
         line, begin = self.timeline, self.until
         earlier, engine = line.waited_for[issue], self._engine(issue)
         table = self._table_load(issue)
@@ -145,7 +145,7 @@ class _Walk:
         return self._hold(issue, earlier if begin == line.freed[earlier] else self._holder(begin, issue))
 
     def _has_waited(self, engine: str, time: int) -> bool:
-        """Whether an engine that starts ``time`` after a semaphore had waited for it, alone or with further ones."""
+        """True if an engine that starts ``time`` after a semaphore had waited for it, alone or with further ones."""
         timing = getattr(self.timing, engine)
         wait: int = round(timing.wait_ns * 1000)
         second: int = round(timing.second_wait_ns * 1000)
@@ -188,7 +188,7 @@ class _Walk:
         return -1
 
     def _time_of_issue(self, issue: int) -> int:
-        """When its engine began with an issue."""
+        """The time at which an issue's engine began with it."""
         transfer = self.transfers.get(issue)
         return self.timeline.start[issue] if transfer is None else transfer.triggered
 

@@ -42,15 +42,14 @@ class Range:
 
     @property
     def too_wide(self) -> bool:
-        """Whether the range is too wide for plans."""
+        """True if the range is too wide for plans."""
         return self.ratio > WIDEST
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The prediction if a single cause had other values. ``pin``: what to write in a kernel so that it doesn't matter,
-    "" if nothing helps.
-    """
+    """The prediction if a single cause had other values. ``pin``: what to write in a kernel to eliminate it, "" if
+    nothing helps."""
 
     name: str
     range: Range
@@ -60,9 +59,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Prediction:
-    """When the instructions of a program run: ``timeline`` is the headline's, ``least`` and ``most`` are the ends'.
+    """The predicted times of a program's instructions: ``timeline`` is the headline's, ``least`` and ``most`` are the
+    ends'.
 
-    ``issues`` are the program's, ``compiled`` those that the compiler may make of it; ``order`` is the headline's.
+    ``issues`` are the program's, ``compiled`` those after the compiler's rewrites; ``order`` is the headline's.
     """
 
     issues: Issues
@@ -139,13 +139,13 @@ def schedule_freely(program: Program) -> Timeline:
 
 
 def _issues_as_compiled(program: Program, issues: Issues | None) -> Issues:
-    """The issues of the program that the compiler may make. ``issues``: the program's own, if they are known."""
+    """The issues of the program after the compiler's rewrites. ``issues``: the program's own, if they are known."""
     fewer = rewrite_copies(program) if program.target.timing.order == "free" else None
     return Issues(fewer) if fewer is not None else issues or Issues(program)
 
 
 def _headline(issues: Issues) -> tuple[Timeline, type[Schedule]]:
-    """The list scheduler's timeline and its class; or those in order, if that is not slower (no compiler would choose
+    """The list scheduler's timeline and its class; or the one in order, if that is not slower (no compiler would choose
     the slower one)."""
     in_order = Schedule(issues).run()
     issues.rewind()

@@ -1,8 +1,8 @@
 """Regions: the part of a storage that a view touches, and whether two of them overlap.
 
 A region is a box in the storage's own dimensions if the view is one (a slice, a slice with steps, dimensions merged or
-reordered), else a range of its elements. A region that is not known exactly is too large: the model may then wait
-when the hardware need not, never the other way.
+reordered), else a range of its elements. A region that is not known exactly is too large, never too small: the model
+may wait when the hardware need not.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Region:
         ]
 
     def overlaps(self, other: Region) -> bool:
-        """Whether the two may have an element in common."""
+        """True if the two may have an element in common."""
         if self.whole or other.whole:
             return True
         if self.box is None or other.box is None:
@@ -57,7 +57,7 @@ class Region:
         return True
 
     def covers(self, other: Region) -> bool:
-        """Whether it is certain to have every element of ``other``."""
+        """True if it is certain to have every element of ``other``."""
         if self.whole:
             return True
         if self.box is None or other.box is None:

@@ -45,7 +45,7 @@ class _Copy:
 
     @property
     def whole(self) -> bool:
-        """Whether it copies all of a tile to all of a tile."""
+        """True if it copies a whole tile to a whole tile."""
         sides = ((self.src, self.read), (self.dst, self.written))
         return all(block == (0, tile.shape[0], 0, tile.partition_elements) for tile, block in sides)
 
@@ -140,7 +140,7 @@ class _Rewriting:
         self.copies = [copy for copy in self.copies if copy.position not in self.removed]
 
     def _reads_in_time(self, position: int, view: View, copies: list[_Copy]) -> bool:
-        """Whether PSUM still has the copied values at ``position``, and the instruction there may be changed."""
+        """True if PSUM still has the copied values at ``position``, and the instruction there may be changed."""
         instruction = self.program.instructions[position]
         copy = _source(view, copies)
         if copy is None or position < copy.position or instruction.engine not in _READERS or instruction.in_order:
@@ -167,7 +167,7 @@ class _Rewriting:
         return any(rule.refuses and rule.check(instruction, self.target) is not None for rule in rules)
 
     def _count_held(self) -> list[int]:
-        """The bytes a partition of PSUM, in whole banks, that tiles hold at each position."""
+        """The bytes per partition of PSUM, in whole banks, that tiles hold at each position."""
         held = [0] * (len(self.instructions) + 1)
         for index, (first, last) in self.program.lifetimes().items():
             if self.storages[index].buffer is MemoryRegion.psum:
@@ -215,7 +215,7 @@ class _Rewriting:
             self._merge(group)
 
     def _joins(self, copy: _Copy, group: list[_Copy]) -> bool:
-        """Whether a copy can be merged with those before it, which are then made as late as it."""
+        """True if a copy can be merged with those before it, which are then made at its position."""
         first, instruction = group[0], self.instructions[copy.position]
         alike = [(one.src.shape, one.src.dtype, one.dst.shape, one.dst.dtype) for one in (first, copy)]
         if not copy.whole or alike[0] != alike[1] or self.loop[first.position] != self.loop[copy.position]:

@@ -25,7 +25,7 @@ _DMA = -1  # the DMA engines, in an event in the place of an issue
 def schedule(program: Program) -> Timeline:
     """The timeline of ``program``, whose tiles must have addresses.
 
-    Raises KernelError if instructions wait for each other for ever, or if device loops make too many of them.
+    Raises KernelError if instructions deadlock, or if device loops make too many of them.
     """
     with without_collection():
         return Schedule(Issues(program)).run()
@@ -94,7 +94,7 @@ class Schedule:
         heappush(self.events, (time, issue))
 
     def _free(self, stream: Stream, facts: Facts) -> int:
-        """When a stream can start an instruction, apart from its waits."""
+        """The time at which a stream can start an instruction, apart from its waits."""
         if facts.start is None:
             if facts.order == 0:
                 return self.tensor.earliest()

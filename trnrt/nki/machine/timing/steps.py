@@ -1,7 +1,7 @@
-"""How the time of a kernel divides into its steps, and what bounds each step.
+"""The division of a kernel's time into its steps, and the bound of each step.
 
 The time is divided along the critical path: from the last instruction to the one that it waited for, and so on to the
-start. Each instant belongs to the one instruction of the path that held up the kernel then, so the parts add up to the
+start. Each instant belongs to the one instruction of the path that delayed the kernel then, so the parts add up to the
 whole.
 """
 
@@ -41,7 +41,7 @@ class Step:
 
 
 class Named:
-    """A part of a profile. Its attributes are items, too, so code can read an object and its JSON alike."""
+    """A part of a profile. Its attributes are items, too, so code can treat an object and its JSON alike."""
 
     __slots__ = ()
 

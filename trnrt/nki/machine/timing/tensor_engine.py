@@ -86,7 +86,7 @@ class Ramp:
     origin: int | None = None
 
     def slowdown_at(self, time: int) -> int:
-        """By which factor a cycle is longer at ``time``; times never go back."""
+        """The factor by which a cycle is longer at ``time``; times must not decrease."""
         if not self.window:
             return 1
         if self.origin is None:

@@ -51,9 +51,9 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a transfer starts: the engine that triggers it, how long the trigger keeps that busy, and when data flows.
+    """The start of a transfer: the engine that triggers it, how long the trigger occupies it, and when data flows.
 
-    Times are picoseconds from the trigger. ``mode``: where its descriptors come from; ``software``: gpsimd makes them.
+    Times are picoseconds from the trigger. ``mode``: the origin of its descriptors; ``software``: gpsimd makes them.
     Triggers of one ``stream`` are in order; the last DMA engine begins ``skew`` after the first.
     """
 
@@ -68,14 +68,14 @@ class Start:
 
 
 class Starts:
-    """Computes how transfers start on a target; those that start alike share a ``Start``."""
+    """Computes how transfers start on a target; equal starts share a ``Start``."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._known: dict[tuple[str, str, bool, int, bool], Start] = {}
 
     def get(self, instruction: Instruction) -> Start:
-        """How a transfer starts."""
+        """The start of a transfer."""
         named = instruction.args.get("engine")
         engine = named.name if isinstance(named, Engine) and named not in (Engine.unknown, Engine.dma) else ""
         dst, src = instruction.operands[0][1], instruction.operands[-1][1]
@@ -107,7 +107,7 @@ class Starts:
 
 
 def _mode(instruction: Instruction) -> str:
-    """Where a transfer's descriptors come from; "" if the compiler chooses."""
+    """The origin of a transfer's descriptors; "" if the compiler chooses."""
     asked = instruction.args.get("dge_mode")
     if asked is dge_mode.hwdge:
         return "hardware"

@@ -65,7 +65,7 @@ def loop_rounds(program: Program, order: list[int]) -> list[int]:
 
 
 def _iterations(program: Program, position: int, notes: list[str]) -> int:
-    """How often a device loop runs: 1 if that is known only at run time."""
+    """The number of iterations of a device loop: 1 if it is known only at run time."""
     instruction = program.instructions[position]
     loop: Loop = instruction["loop"]
     if loop.counter is not None and isinstance(loop.start, int) and isinstance(loop.stop, int):

@@ -159,7 +159,7 @@ def tensor_scalar_reduce(
 ) -> Args:
     """``dst = data <op0> operand0``, and ``reduce_op`` over each partition's results into ``reduce_res`` ``[P, 1]``.
 
-    ``reduce_cmd`` resets the vector engine's registers, loads ``reduce_init`` (``load_reduce``), or goes on;
+    ``reduce_cmd`` resets the vector engine's registers, loads ``reduce_init`` (``load_reduce``), or keeps them;
     ``reduce_res_negate`` negates ``reduce_res``, not the registers.
     """
     reduce_regs = active_tracer("nisa.tensor_scalar_reduce").accumulators(Engine.vector, data)
@@ -240,7 +240,7 @@ def tensor_scalar_cumulative(
 ) -> Args:
     """``register = (src <op0> imm0) <op1> register`` along each partition; ``dst`` gets every state of the register.
 
-    It starts from ``op1``'s identity, from what the register holds (``reduce``), or from ``imm1`` (``load_reduce``).
+    It starts from ``op1``'s identity, from the register's value (``reduce``), or from ``imm1`` (``load_reduce``).
     """
     reduce_regs = active_tracer("nisa.tensor_scalar_cumulative").accumulators(Engine.vector, src)
     return locals()

@@ -94,7 +94,7 @@ REGISTER_LOAD = _declare(writes=(), reads=("src",), rules=(register_writable, re
 
 
 def _store(instruction: Instruction, arrays: Any) -> Callable[[], None]:
-    """The one element of a tile gets what a register holds, cut to the tile's width."""
+    """Store a register's value in the one element of a tile, truncated to the tile's width."""
     source, tile = arrays.register(instruction["src"]), arrays(instruction["dst"])
 
     def store() -> None:
@@ -143,7 +143,7 @@ def _check_register(what: str, value: object) -> None:
 
 
 def register_alloc(x: int | NkiTensor | VirtualRegister | None = None) -> VirtualRegister:
-    """A new register, holding ``x`` where that is given."""
+    """A new register, with the value ``x`` if given."""
     tracer = active_tracer("nisa.register_alloc")
     register = VirtualRegister(tracer.new_register())
     if isinstance(x, NkiTensor):

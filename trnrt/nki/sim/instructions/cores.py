@@ -19,7 +19,7 @@ __all__ = ["core_barrier", "sendrecv"]
 
 _FIRST_GENERATION = 3
 _PAIR = (0, 1)
-# Bytes a partition that the GpSimd engine's own DMA exchanges at most, by the size of an element.
+# Bytes per partition that the GpSimd engine's own DMA exchanges at most, by the size of an element.
 _GPSIMD_BYTES = {4: 1024, 2: 512, 1: 256}
 
 

@@ -140,7 +140,7 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
 
 
 def integers_only(*tiles: object) -> bool:
-    """Whether tensor_tensor's tiles are all 32-bit integers, which the GpSimd engine computes with exactly."""
+    """True if tensor_tensor's tiles are all 32-bit integers, which the GpSimd engine computes exactly."""
     return all(isinstance(tile, View) and tile.dtype.name in _NATIVE_INTEGERS for tile in tiles)
 
 
@@ -237,8 +237,8 @@ def tensor_tensor(
 ) -> Args:
     """``dst = data1 <op> data2``, element by element, in float32.
 
-    32-bit integers in SBUF mean the GpSimd engine, and its integer arithmetic, where no engine is named; so does
-    ``nl.power``. Bitvec operators work on the bit patterns of integers.
+    With 32-bit integers in SBUF and no named engine, the GpSimd engine computes in integer arithmetic; ``nl.power``
+    also runs there. Bitvec operators work on the bit patterns of integers.
     """
     if engine is Engine.unknown and op is OPERATORS["power"]:
         engine = Engine.gpsimd
@@ -394,7 +394,7 @@ def _copy_predicated(instruction: Instruction, arrays: Arrays) -> Callable[[], N
 @declare(
     engines=(Engine.vector,),
     writes=("dst",),
-    reads=("dst", "src", "predicate"),  # elements that are not chosen stay: dst is read, too
+    reads=("dst", "src", "predicate"),  # unselected elements stay: dst is read, too
     numbers=frozenset({"src"}),
     partly=frozenset({"dst", "src"}),
     rules=(

@@ -236,16 +236,16 @@ def _product(instruction: Instruction, arrays: Arrays) -> Callable[[Array], None
 
 
 def row(view: View, position: int) -> View:
-    """One of the two rows that a double row's first free dimension holds."""
+    """One of the two rows in a double row's first free dimension."""
     offset = view.offset + position * view.strides[1]
     shape, strides = (view.shape[0], *view.shape[2:]), (view.strides[0], *view.strides[2:])
     return replace(view, shape=shape, strides=strides, offset=offset)
 
 
 def _pass_through(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = stationary.T``, bit for bit: each column of ``moving`` names the partition that it passes.
+    """``dst = stationary.T``, bit for bit: each column of ``moving`` selects the partition to pass.
 
-    ``moving`` is an identity matrix, or part of one in any order; the reference knows no other.
+    ``moving`` is an identity matrix, or part of one in any order; the reference defines no other.
     """
     target = arrays(instruction["dst"])
     stationary = matrix(instruction["stationary"], arrays, "stationary")
@@ -265,7 +265,7 @@ def _pass_through(instruction: Instruction, arrays: Arrays) -> Callable[[], None
 
 
 def _is_selection(matrix: Array, ones: Array) -> bool:
-    """Whether each column holds a single one, in the row that ``ones`` names, and zeros."""
+    """True if each column holds a single one, in the row that ``ones`` names, and zeros."""
     columns = np.arange(matrix.shape[1])
     return bool((matrix[ones, columns] == 1).all()) and np.count_nonzero(matrix) == columns.size
 
@@ -314,7 +314,7 @@ def _matmul(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
 
 
 def _marks_multiplied(instruction: Instruction, marks: Marks) -> dict[str, Array]:
-    """Rows of dst from columns of the stationary operand, its columns from those of the moving one."""
+    """Marks for rows of dst from columns of the stationary operand, for its columns from those of the moving one."""
     dst = instruction["dst"]
     if instruction["passes_through"]:
         return {}
@@ -408,10 +408,10 @@ def nc_matmul(
 ) -> Args:
     """``dst = stationary.T @ moving`` on the tensor engine, contraction along the partitions.
 
-    ``accumulate``: True adds to ``dst``, False overwrites it, None overwrites the elements that no matmul has
-    written since the tile was allocated and adds to the others. ``is_..._onezero`` change the timing only, and so do
-    ``tile_position`` and ``tile_size``: the tile of the array that is used. ``is_transpose`` passes stationary through,
-    bit for bit (trn1: multiplies); ``perf_mode`` double_row contracts along the first free dimension, of 2, too.
+    ``accumulate``: True adds to ``dst``, False overwrites it, None overwrites the elements that no matmul has written
+    since the tile was allocated and adds to the others. ``is_..._onezero`` change only the timing, as do
+    ``tile_position`` and ``tile_size``, the tile of the array in use. ``is_transpose`` passes stationary through, bit
+    for bit (trn1: multiplies); ``perf_mode`` double_row contracts along the first free dimension, of 2, too.
     """
     tracer = active_tracer("nisa.nc_matmul")
     used = array_modes(is_transpose, tile_position, tile_size, perf_mode, tracer.target)

@@ -25,7 +25,7 @@ def print_memory(instruction: Instruction, target: Target) -> str | None:
 
 
 def _text(view: View, arrays: Arrays) -> Callable[[], str]:
-    """A tensor as numpy prints it: in its own format, where the run rounds to that."""
+    """A tensor as numpy prints it, in its own format if the run rounds to that."""
     array = arrays(view)
     dtype = view.dtype.numpy if rounder(view.dtype) is not None else array.dtype
     return lambda: str(array.astype(dtype))
@@ -47,7 +47,7 @@ DEVICE_PRINT = _declare(
 
 
 def _capture(instruction: Instruction, arrays: Any) -> Callable[[], None]:
-    """Keep the text of a tensor or register as it is now, for a ``print`` that follows."""
+    """Save the present text of a tensor or register, for a later ``print``."""
     cell = instruction["cell"]
     if instruction["tensor"] is None:
         held = arrays.register(instruction["value"])

@@ -1,4 +1,4 @@
-"""The engines' random number generators, and what draws from them.
+"""The engines' random number generators, and the instructions that draw from them.
 
 Policy, where the reference leaves it open (a NeuronCore gives other numbers, of the same distribution):
 
@@ -145,7 +145,7 @@ _initial = cache(partial(seed_states, 0))
 
 
 def _states(what: str, engine: Engine) -> NkiTensor | None:
-    """The states of an engine's generators, a lane a row; None for an engine that has none."""
+    """The states of an engine's generators, one lane per row; None for an engine without generators."""
     if engine not in GENERATORS:
         return None
     tracer, words = active_tracer(what), WORDS * GENERATORS[engine]
@@ -165,7 +165,7 @@ def draw(states: Array, count: int) -> Array:
     history[:5] = states[:, :5].T
     last = history[4]
     for start in range(0, count, 5):
-        # v depends on the v before it and the one five before: what comes of the latter, five at a time.
+        # v depends on the previous v and the one five before: compute the latter's part, five at a time.
         end = min(start + 5, count)
         t = history[start:end] ^ (history[start:end] >> np.uint32(2))
         t ^= t << np.uint32(1)
@@ -266,7 +266,7 @@ def rand2(dst: NkiTensor, min: float | NkiTensor, max: float | NkiTensor, name: 
 
 
 def _dropout(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = 0`` where ``u < prob``, elsewhere ``data``, which is not scaled."""
+    """``dst = 0`` where ``u < prob``, elsewhere ``data``, unscaled."""
     dst = instruction["dst"]
     target, draw_bits = arrays(dst), _bits(instruction, arrays, dst.free_size)
     take = in_shape(arrays(instruction["data"]), target.shape)
@@ -298,7 +298,7 @@ def _dropout(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     spreads=None,
 )
 def dropout(dst: NkiTensor, data: NkiTensor, prob: float | NkiTensor, name: str | None = None) -> Args:
-    """``data``, each element replaced by 0 with the probability ``prob`` (a number or ``[P, 1]``), nothing scaled."""
+    """``data``, each element replaced by 0 with the probability ``prob`` (a number or ``[P, 1]``), without scaling."""
     state = _lanes("nisa.dropout", Engine.vector, dst)
     return locals()
 

@@ -86,7 +86,7 @@ def _tensor_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], Non
 
 
 def _marks_reduced(instruction: Instruction, marks: Marks) -> dict[str, Array]:
-    """Each element of dst from those of data that it reduces."""
+    """Marks for each element of dst from the elements of data that it reduces."""
     data = instruction["data"]
     kept = data.ndim - len(instruction["axis"])
     reduced = marks["data"].reshape(*data.shape[:kept], -1).max(axis=-1)
@@ -228,7 +228,7 @@ def bn_stats(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> Args:
 
 
 def _bn_aggr(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst`` = the mean and the variance of what several (count, mean, variance * count) describe together."""
+    """``dst`` = the mean and the variance of several (count, mean, variance * count) combined."""
     dst, data = instruction["dst"], instruction["data"]
     take = in_shape(arrays(data), (data.partitions, data.free_size // 3, 3))
     write = writer(dst, arrays(dst))
@@ -288,7 +288,7 @@ def tensor_partition_reduce(dst: NkiTensor, op: Operator, data: NkiTensor, name:
 
 
 def segment_bounds(ids: Array) -> Array:
-    """(N,) -> (2, N): where the run of equal ids that an element is in begins, and where it ends (exclusive).
+    """(N,) -> (2, N): the start and the end (exclusive) of the run of equal ids around each element.
 
     Elements of id 0 are padding: they begin at N and end at -1.
     """
@@ -319,7 +319,7 @@ def _sequence_bounds(instruction: Instruction, arrays: Arrays) -> Callable[[], N
     spreads=None,
 )
 def sequence_bounds(dst: NkiTensor, segment_ids: NkiTensor, name: str | None = None) -> Args:
-    """``dst`` ``[1, 2, n]``: where the segment that each of n elements is in begins, and where it ends (exclusive).
+    """``dst`` ``[1, 2, n]``: the start and the end (exclusive) of the segment of each of n elements.
 
     Elements of segment 0 are padding: they begin at n and end at -1.
     """

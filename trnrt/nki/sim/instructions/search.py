@@ -83,9 +83,9 @@ def eight_largest(rows: Array) -> Array:
 
 
 def find_eight(rows: Array, values: Array, miss: int) -> Array:
-    """(P, N), (P, 8) -> (P, 8): where each value stands in its row.
+    """(P, N), (P, 8) -> (P, 8): the place of each value in its row.
 
-    A value that is asked for twice gets its first and its second place, and so on; ``miss`` where there is none.
+    If a value is searched twice, it gets its first and its second place, and so on; ``miss`` if there is none.
     """
     found = np.full(values.shape, miss, np.int64)
     for row in range(rows.shape[0]):
@@ -148,10 +148,10 @@ def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str |
 
 
 def match_eight(rows: Array, values: Array) -> tuple[Array, Array]:
-    """(P, N), (P, 8) -> which elements are matched, (P, N), and where each value was found, (P, 8), -1 if nowhere.
+    """(P, N), (P, 8) -> the matched elements, (P, N), and the place of each value, (P, 8), -1 if not found.
 
-    The last value goes first, each takes the first element equal to it that no value has taken: of equal values the
-    last one gets the first place.
+    The last value goes first; each takes the first equal element that is still free, so of equal values the last one
+    gets the first place.
     """
     taken = np.zeros(rows.shape, bool)
     places = np.full(values.shape, -1, np.int64)

@@ -33,7 +33,7 @@ _MAXIMUM, _EQUAL = OPERATORS["maximum"], OPERATORS["equal"]
 FLOAT32_MIN = float(np.finfo(np.float32).min)
 _EXACT_INDICES = 1 << 24  # float32 counts to here
 _RANGE_COMPARISONS = ("equal", "less", "less_equal", "greater", "greater_equal")
-_WIDTH = 32  # bits in which the GpSimd engine counts
+_WIDTH = 32  # the GpSimd engine's bits per count
 _PATTERN_DIMENSIONS = 4
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 
@@ -152,7 +152,7 @@ from_v3 = generation_rule("from-v3", "range_select exists from NeuronCore-v3 on"
 
 
 def _range_select(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = on_true_tile`` where the index passes both comparisons, else the least float32; its maximum."""
+    """``dst = on_true_tile`` where the index passes both comparisons, else the least float32; also the maximum."""
     source = instruction["on_true_tile"]
     take = in_shape(arrays(source), (source.partitions, source.free_size))
     indices = np.float32(instruction["range_start"]) + np.arange(source.free_size, dtype=np.float32)
@@ -212,7 +212,7 @@ def range_select(
 
 
 def _select_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = on_true`` where ``predicate`` is not zero (reversed: where it is), else ``on_false``; its maximum."""
+    """``dst = on_true`` where ``predicate`` is not zero (reversed: is), else ``on_false``; also the maximum."""
     target = arrays(instruction["dst"])
     chosen = in_shape(arrays(instruction["predicate"]), target.shape)
     on_true = in_shape(arrays(instruction["on_true"]), target.shape)
@@ -258,7 +258,7 @@ def select_reduce(
     reverse_pred: bool = False,
     name: str | None = None,
 ) -> Args:
-    """``dst = on_true`` where ``predicate`` is not zero, else ``on_false``; the maximum of each partition's results.
+    """``dst = on_true`` where ``predicate`` is not zero, else ``on_false``; also each partition's maximum.
 
     After ``idle`` the registers read as NaN: the reference says that they may be modified.
     """

@@ -23,8 +23,8 @@ __all__ = ["local_gather", "nc_n_gather", "nc_stream_shuffle", "nonzero_with_cou
 
 QUADRANT = 32  # partitions among which the vector engine shuffles
 CORE = 16  # partitions that one GpSimd core is connected to
-UNMODIFIED = 255  # the mask element that leaves a partition of dst as it was
-# Where an access may start, by the partitions that a shuffle is active on.
+UNMODIFIED = 255  # the mask element that keeps a partition of dst
+# The allowed first partitions of an access, by the number of partitions in a shuffle.
 _SHUFFLE_STARTS = {32: (0, 32, 64, 96), 64: (0, 64), 96: (0,), 128: (0,)}
 _ELEMENTS_PER_INDEX = (1, 2, 4, 8, 16, 32)
 _MAX_INDICES = 4096
@@ -211,7 +211,7 @@ def _integer(function: str, argument: str, value: object) -> int:
 
 
 def _stream_shuffle(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """Each partition of dst takes the one of src's same quadrant that the mask names for it."""
+    """Copy to each partition of dst the partition of src, in the same quadrant, that the mask selects."""
     target, source = arrays(instruction["dst"]), arrays(instruction["src"])
     take = in_shape(source, (source.shape[0], *target.shape[1:]))
     pairs = partition_pairs(instruction)
@@ -227,7 +227,7 @@ def _stream_shuffle(instruction: Instruction, arrays: Arrays) -> Callable[[], No
 @declare(
     engines=(Engine.vector,),
     writes=("dst",),
-    reads=("src", "dst"),  # a mask may leave partitions of dst as they are
+    reads=("src", "dst"),  # a mask may keep partitions of dst
     partly=frozenset({"dst"}),
     indexed=frozenset({"src"}),
     rules=(
@@ -248,7 +248,7 @@ def _stream_shuffle(instruction: Instruction, arrays: Arrays) -> Callable[[], No
 def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Sequence[int], name: str | None = None) -> Args:
     """Partition i of each 32 partitions of dst takes partition ``shuffle_mask[i]`` of the same 32 of src.
 
-    255 leaves a partition of dst as it is. dst may be src.
+    255 keeps a partition of dst. dst may be src.
     """
     try:
         shuffle_mask = tuple(map(as_integer, shuffle_mask))
@@ -339,8 +339,8 @@ def local_gather(
     num_valid_indices: int | None = None,
     name: str | None = None,
 ) -> Args:
-    """Each GpSimd core gathers from its 16 partitions, all at the same places: those that its 16 partitions of index
-    name, partition first, ``num_elem_per_idx`` elements from each on."""
+    """Each GpSimd core gathers from its 16 partitions. All use the same places: those in its 16 partitions of index,
+    partition first, with ``num_elem_per_idx`` elements from each on."""
     if num_valid_indices is None:
         num_valid_indices = index.free_size * CORE if isinstance(index, NkiTensor) else 0
     num_valid_indices = _integer("local_gather", "num_valid_indices", num_valid_indices)
@@ -386,7 +386,7 @@ def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str |
 
 
 def largest(values: Array, k: int) -> Array:
-    """(rows, n) -> (rows, k): where the k largest of each row stand, smallest first.
+    """(rows, n) -> (rows, k): the places of the k largest of each row, smallest first.
 
     Of equal values the first ones are the larger; NaN is larger than all.
     """
@@ -396,8 +396,8 @@ def largest(values: Array, k: int) -> Array:
 def _topk(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """The k largest of the n elements that 16 partitions hold, element i in partition ``i % 16``, column ``i // 16``.
 
-    The results lie likewise, in ascending order: rank j in partition ``j % 16``, column ``j // 16``; the columns of
-    dst behind them stay as they were.
+    The results are laid out likewise, in ascending order: rank j in partition ``j % 16``, column ``j // 16``; further
+    columns of dst stay unchanged.
     """
     src, n, k = instruction["src"], instruction["n"], instruction["val_dst"].free_size
     take, groups = _flat(src, arrays), src.partitions // CORE
@@ -408,7 +408,7 @@ def _topk(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
 
     def find() -> None:
         snakes = take().reshape(groups, CORE, -1).transpose(0, 2, 1).reshape(groups, -1)[:, :n]
-        # NaN sorts last among negated values: as the smallest. Infinity in its place is the largest again.
+        # NaN sorts last among negated values, like the smallest. In its place, infinity is the largest again.
         found = largest(np.where(np.isnan(snakes), np.inf, snakes), k)
         outs[0][0][places[0]] = np.take_along_axis(snakes, found, axis=1)
         outs[1][0][places[1]] = found
@@ -435,8 +435,8 @@ def _topk(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
 def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: str | None = None) -> Args:
     """The largest values, ascending, of each 16 partitions, and their places.
 
-    The n elements of 16 partitions count along the partitions first, and so do the results: as many as ``val_dst``
-    has elements a partition. The reference does not say what the columns behind them hold: they stay as they were.
+    The n elements of 16 partitions count along the partitions first, and so do the results: as many as ``val_dst`` has
+    elements per partition. The reference does not define further columns: they stay unchanged.
     """
     n = _integer("topk", "n", n)
     return locals()
@@ -463,7 +463,7 @@ def _nonzero_with_count(instruction: Instruction, arrays: Arrays) -> Callable[[]
 @declare(
     engines=(Engine.gpsimd,),
     writes=("dst",),
-    reads=("src", "dst"),  # partitions other than the first of each 16 stay as they are
+    reads=("src", "dst"),  # all partitions but the first of each 16 stay unchanged
     partly=frozenset({"src", "dst"}),
     rules=(
         nonzero_target,

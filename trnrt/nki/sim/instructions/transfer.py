@@ -183,7 +183,7 @@ def transpose_indirect(instruction: Instruction, target: Target) -> str | None:
 
 
 def _selects_rows(view: View) -> bool:
-    """Whether a tile of indices selects the view's rows."""
+    """True if a tile of indices selects the view's rows."""
     return view.dynamic is not None and view.dynamic.vector is not None
 
 
@@ -257,7 +257,7 @@ def compute_indirect(instruction: Instruction, target: Target) -> str | None:
 
 
 def _same_view(one: View, other: View) -> bool:
-    """Whether two views are the same elements, selected by the same indices."""
+    """True if two views have the same elements, selected by the same indices."""
     if one is other:
         return True
     places = [(v.storage.index, v.shape, v.strides, v.offset, v.cast) for v in (one, other)]
@@ -299,9 +299,9 @@ def dma_copy(
     engine: Engine = Engine.unknown,
     name: str | None = None,
 ) -> Args:
-    """``dst = src`` between HBM and SBUF, through float32 where the dtypes differ.
+    """``dst = src`` between HBM and SBUF, through float32 if the dtypes differ.
 
-    ``oob_mode`` concerns indices that are known at run time only; views of this simulator have none.
+    ``oob_mode`` is about run-time indices; views of this simulator have none.
     """
     return locals() | {"dge_mode": modes.as_dge_mode(dge_mode)}
 
@@ -312,7 +312,7 @@ def _marks_transposed(instruction: Instruction, marks: Marks) -> dict[str, Array
 
 
 def _trim_indices(src: NkiTensor) -> tuple[NkiTensor, int]:
-    """An indirect view with as many indices as it has rows, the first ones; and how many it was given."""
+    """An indirect view with only its first indices, one per row; and the number of given ones."""
     dynamic = src.dynamic if isinstance(src, NkiTensor) else None
     if dynamic is None or not isinstance(dynamic.vector, NkiTensor):
         return src, 0
@@ -422,7 +422,8 @@ def dma_compute(
 ) -> Args:
     """``dst = srcs[0] + srcs[1] + ...`` in float32, between HBM and SBUF.
 
-    With indices that select rows: of HBM, which are added to dst in SBUF, or of dst in HBM, to which a tile is added.
+    With indices that select rows: either rows of HBM are added to dst in SBUF, or a tile is added to rows of dst in
+    HBM.
     """
     if not isinstance(srcs, (list, tuple)):
         raise KernelError(f"dma_compute: srcs is a {type(srcs).__name__}; it must be a list of tensors")

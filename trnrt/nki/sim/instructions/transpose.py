@@ -51,8 +51,8 @@ def transpose_size(instruction: Instruction, target: Target) -> str | None:
 
 
 def _transpose(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
-    """``dst = data.T`` with the free dimensions flattened; where the tensor engine multiplies with an identity
-    (trn1), NaN and infinity spread over the row of the result as they do in hardware."""
+    """``dst = data.T`` with the free dimensions flattened. If the tensor engine multiplies with an identity (trn1), NaN
+    and infinity spread over the row of the result, as in hardware."""
     dst, data = instruction["dst"], instruction["data"]
     target = arrays(dst)
     take = in_shape(arrays(data), (data.partitions, data.free_size))
@@ -92,7 +92,7 @@ def _marks_transposed(instruction: Instruction, marks: Marks) -> dict[str, Array
 def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> Args:
     """``dst = data.T``, free dimensions flattened, on the tensor engine (SBUF to PSUM) or the vector engine.
 
-    An unnamed engine means the tensor engine, or the vector engine where only that one reaches the memories.
+    With no named engine, the tensor engine, or the vector engine if only that one reaches the memories.
     """
     if engine is Engine.unknown and isinstance(dst, NkiTensor) and isinstance(data, NkiTensor):
         tensor_engine = data.buffer is MemoryRegion.sbuf and dst.buffer is MemoryRegion.psum

@@ -1,7 +1,6 @@
-"""The functions of ``nki.language``, by subject. Each is made of `nisa` instructions; which ones is stated here.
+"""The functions of ``nki.language``, by subject. Each is made of `nisa` instructions, listed in its docstring.
 
-AWS's compiler is free to choose others; the docstring of each function states our choice.
-By default, results are new tiles in SBUF, computed in float32 and rounded once.
+AWS's compiler may choose others. By default, results are new tiles in SBUF, computed in float32 and rounded once.
 
 ``common``       tiles, result dtypes, what strict mode refuses
 ``creation``     tensors with contents

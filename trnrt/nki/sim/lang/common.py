@@ -45,7 +45,7 @@ def require_operand(what: str, value: object, argument: str) -> NkiTensor | Scal
 
 
 def result_dtype(what: str, wanted: object, default: DType) -> DType:
-    """The dtype that was asked for, or the default."""
+    """The requested dtype, or the default."""
     if wanted is None:
         return default
     try:
@@ -69,12 +69,12 @@ def promote(one: DType, other: DType) -> DType:
 
 
 def tile(shape: Sequence[int], dtype: DType, buffer: MemoryRegion = MemoryRegion.sbuf, what: str = "nl") -> NkiTensor:
-    """A new tensor that nothing has written, for the function ``what``."""
+    """A new, unwritten tensor, for the function ``what``."""
     return active_tracer(what).allocate(tuple(shape), dtype, buffer, "", None, what)
 
 
 def result_tile(what: str, x: NkiTensor, dtype: object) -> NkiTensor:
-    """A new tile in the shape of the tile ``x``, in ``dtype`` or by default that of ``x``."""
+    """A new tile with the shape of the tile ``x``, in ``dtype`` or by default that of ``x``."""
     x = require_tile(what, x)
     return tile(x.shape, result_dtype(what, dtype, x.dtype))
 
@@ -87,17 +87,17 @@ def copy_tile(x: NkiTensor, dtype: DType, shape: Sequence[int] | None = None) ->
 
 
 def cast(x: NkiTensor, dtype: DType) -> NkiTensor:
-    """``x``, or a copy of it where it has another dtype."""
+    """``x``, or a copy of it if it has another dtype."""
     return x if x.dtype == dtype else copy_tile(x, dtype)
 
 
 def copy_to_sbuf(x: NkiTensor) -> NkiTensor:
-    """``x``, or a copy of it in SBUF where it is in PSUM."""
+    """``x``, or a copy of it in SBUF if it is in PSUM."""
     return x if x.buffer is MemoryRegion.sbuf else copy_tile(x, x.dtype)
 
 
 def refuse_when_strict(what: str, problem: str, instead: str) -> None:
-    """KernelError in strict mode: AWS's simulator computes this, its compiler has no instructions for it."""
+    """Raise KernelError in strict mode: AWS's simulator computes this, its compiler has no instructions for it."""
     if active_tracer(f"nl.{what}").strict:
         raise KernelError(f"nl.{what}: {problem}, which fails on hardware; write {instead}")
 

@@ -19,7 +19,7 @@ __all__ = ["device_print", "shared_constant", "shared_identity_matrix"]
 
 
 def shared_constant(constant: Array | str | Path) -> NkiTensor:
-    """A tensor in ``nl.shared_hbm`` that holds a numpy array, or what a ``.npy`` file holds, when the kernel starts."""
+    """A tensor in ``nl.shared_hbm`` with the contents of a numpy array or a ``.npy`` file when the kernel starts."""
     tracer = active_tracer("nl.shared_constant")
     array = _read(constant) if isinstance(constant, (str, Path)) else constant
     if not isinstance(array, np.ndarray):
@@ -34,7 +34,7 @@ def shared_constant(constant: Array | str | Path) -> NkiTensor:
 
 
 def _read(path: str | Path) -> Array:
-    """The array of a .npy file; nothing in it is executed."""
+    """The array in a .npy file; nothing in it is executed."""
     try:
         found = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:

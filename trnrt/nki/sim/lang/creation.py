@@ -17,7 +17,7 @@ from trnrt.nki.sim.trace import active_tracer
 
 __all__ = ["empty_like", "full", "ndarray", "ones", "rand", "random_seed", "zeros", "zeros_like"]
 
-_FILL_COLUMNS = 2048  # elements a partition of the tile that fills a tensor in HBM
+_FILL_COLUMNS = 2048  # elements per partition of the tile that fills a tensor in HBM
 _RANDOM_BITS = 16
 _RAND2_GENERATION = 4  # the first that has nisa.rand2
 
@@ -31,7 +31,7 @@ def ndarray(
 ) -> NkiTensor:
     """A new tensor. Its contents are undefined until written (they read as NaN).
 
-    ``address``: ``(partition, byte)`` of an on-chip tensor; the allocator chooses where it is left out.
+    ``address``: ``(partition, byte)`` of an on-chip tensor; by default the allocator chooses.
     """
     return _allocate("ndarray", shape, dtype, buffer, name, address)
 
@@ -53,7 +53,7 @@ def full(
     buffer: MemoryRegion = MemoryRegion.sbuf,
     name: str = "",
 ) -> NkiTensor:
-    """A new tensor of one value: a memset on chip; in HBM a memset of a tile in SBUF, and DMAs from it."""
+    """A new tensor of one value: a memset on chip; in HBM, DMAs from a tile in SBUF after a memset."""
     return _make_filled("full", shape, fill_value, dtype, buffer, name)
 
 
@@ -65,7 +65,7 @@ def zeros_like(x: NkiTensor, dtype: object = None, buffer: MemoryRegion | None =
 
 
 def empty_like(x: NkiTensor, dtype: object = None, buffer: MemoryRegion | None = None, name: str = "") -> NkiTensor:
-    """A tensor that nothing has written, in the shape of ``x``, by default of its dtype and in its memory."""
+    """An unwritten tensor with the shape of ``x``, by default also its dtype and memory."""
     x = require_tensor("empty_like", x)
     element = x.dtype if dtype is None else dtype
     return _allocate("empty_like", x.shape, element, buffer or x.buffer, name)
@@ -137,7 +137,7 @@ def _make_filled(
 
 
 def _fill_hbm(dst: NkiTensor, value: Scalar) -> None:
-    """DMAs from one tile of the value, as many elements at a time as it holds."""
+    """DMAs from one tile of the value, as many elements at a time as the tile has."""
     flat = dst.reshape((dst.size,))
     rows = active_tracer("nl.full").target.partitions
     columns = min(_FILL_COLUMNS, -(-dst.size // rows))

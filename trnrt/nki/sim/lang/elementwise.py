@@ -1,7 +1,7 @@
 """Operators called as functions, ``nl.add(x, y)``, and the functions of one or two tiles that are no operators.
 
 Instructions: tensor_tensor for two tiles; tensor_scalar for a tile and a number; activation for functions of the
-scalar engine; exceptions stand at the functions. Of two tiles in PSUM the second is copied to SBUF first.
+scalar engine; exceptions are in the functions' docstrings. Of two tiles in PSUM the second is copied to SBUF first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INTEGERS = ("int32", "uint32")
 _EXACT_INTEGERS = ("add", "subtract", "multiply", "maximum", "minimum")
 _COLUMN_OPERATORS = ("abs_max", "abs_min")  # tensor_scalar takes their second operand as a column: no broadcasting
 
-# The vector engine has none of these; they stand in where strict mode does not refuse them.
+# The vector engine has none of these; they stand in unless strict mode refuses them.
 _DIVIDE = Operator("divide", binary=np.divide)
 _MOD = Operator("mod", binary=np.mod)
 _FMOD = Operator("fmod", binary=np.fmod)
@@ -44,8 +44,7 @@ _REMAINDER = "nl.subtract(x, nl.multiply(y, nl.{}(nl.multiply(x, nl.reciprocal(y
 
 def binary(op: Operator, x: Any, y: Any, dtype: object = None) -> NkiTensor:
     """``x <op> y`` of two tiles of one shape, or of a tile and a number, in ``dtype``: by default the tile's, of two
-    tiles the one that holds more (see ``promoted``). Broadcasting over dimensions of size 1 is refused when strict.
-    """
+    tiles the wider one (see ``promoted``). Strict mode refuses broadcasting over dimensions of size 1."""
     x, y = require_operand(op.name, x, "x"), require_operand(op.name, y, "y")
     if isinstance(x, NkiTensor) and isinstance(y, NkiTensor):
         wanted = result_dtype(op.name, dtype, promote(x.dtype, y.dtype))
@@ -91,7 +90,7 @@ def _with_number(op: Operator, x: NkiTensor, number: Scalar, dtype: DType, *, re
         instead = "nl.power(x, y) with a tile in the place of the number, or nl.square and nl.multiply"
         refuse_when_strict("power", f"{'x' if reverse else 'y'} is a number", instead)
     if op.name == "power" or exact:
-        # 32-bit integers do not survive the float32 of tensor_scalar; a tile of the number goes to the GpSimd engine.
+        # 32-bit integers lose digits in tensor_scalar's float32; a tile of the number goes to the GpSimd engine.
         other = tile(x.shape, dtype if exact else float32)
         isa.memset(other, number)
         return _two_tiles(op, other, x, dtype) if reverse else _two_tiles(op, x, other, dtype)
@@ -101,7 +100,7 @@ def _with_number(op: Operator, x: NkiTensor, number: Scalar, dtype: DType, *, re
 
 
 def _fits(number: Scalar, dtype: DType) -> bool:
-    """Whether ``dtype`` is a 32-bit integer and ``number`` one of its values."""
+    """True if ``dtype`` is a 32-bit integer and ``number`` one of its values."""
     if dtype.name not in _INTEGERS or not float(number).is_integer():
         return False
     limits = np.iinfo(dtype.numpy)

@@ -56,9 +56,9 @@ def expand_dims(x: NkiTensor, axis: int) -> NkiTensor:
 
 
 def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: object = None) -> NkiTensor:
-    """``x`` in a shape of as many dimensions, those of size 1 repeated; ``x`` itself where there are none.
+    """``x`` in a shape of as many dimensions, those of size 1 repeated; ``x`` itself if there are none.
 
-    Free dimensions by a tensor_copy that reads again and again, a single partition to many by a dma_copy that does.
+    Free dimensions by a tensor_copy with stride 0, a single partition to many by such a dma_copy.
     """
     x = require_tile("broadcast_to", x)
     sizes, wanted = tuple(index(size) for size in shape), result_dtype("broadcast_to", dtype, x.dtype)
@@ -72,7 +72,7 @@ def broadcast_to(x: NkiTensor, shape: Sequence[int], dtype: object = None) -> Nk
 
 
 def repeat_tile(x: NkiTensor, shape: Sequence[int]) -> NkiTensor:
-    """``x`` in ``shape``, free dimensions as a view that costs nothing, a partition as a copy in all partitions."""
+    """``x`` in ``shape``: free dimensions as a view that costs nothing, a partition by copies in all partitions."""
     if x.shape[0] != shape[0]:
         x = _all_partitions(copy_to_sbuf(x), (shape[0], *x.shape[1:]), x.dtype)
     for dim in range(1, x.ndim):
@@ -114,7 +114,7 @@ def _require_hbm(what: str, value: object, argument: str) -> NkiTensor:
 
 
 def _all_partitions(x: NkiTensor, shape: Sequence[int], dtype: object) -> NkiTensor:
-    """The one partition of ``x`` in each of ``shape[0]`` partitions: a DMA whose source stands still."""
+    """The one partition of ``x`` in each of ``shape[0]`` partitions: a DMA with a source stride of 0."""
     dst = tile(shape, result_dtype("broadcast_to", dtype, x.dtype))
     isa.dma_copy(dst, replace(x, shape=tuple(shape), strides=(0, *x.strides[1:])))
     return dst

@@ -11,13 +11,13 @@ __all__ = ["NKIObject"]
 class NKIObject:
     """A subclass is made with values for its attributes, in their order or by name, as a data class is.
 
-    Its attributes are those that the class body (or a base's) annotates or assigns; one without a value there is
-    None unless it is given. ``__post_init__`` runs last. ``@dataclass`` above the class, or an ``__init__`` in it,
-    takes the place of this one. Objects are equal where their attributes are.
+    Its attributes are those that the class body (or a base's) annotates or assigns; one without a value there is None
+    unless given. ``__post_init__`` runs last. ``@dataclass`` above the class, or an ``__init__`` in it, replaces this
+    one. Objects with equal attributes are equal.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Annotate what the class body only assigns: ``@dataclass`` makes fields of annotated attributes alone."""
+        """Annotate the class body's plain assignments: ``@dataclass`` makes fields of annotated attributes only."""
         super().__init_subclass__(**kwargs)
         known = get_annotations(cls)
         assigned = {name: Any for name, value in vars(cls).items() if _is_value(name, value) and name not in known}
@@ -38,7 +38,7 @@ class NKIObject:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """A hook for subclasses: runs when the attributes are set."""
+        """A hook for subclasses, called after the attributes are set."""
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
@@ -51,7 +51,7 @@ class NKIObject:
 
 
 def _fields(cls: type) -> dict[str, Any]:
-    """The attributes of a class, those of its bases first, with their values; None where there is none."""
+    """The attributes of a class, those of its bases first, with their values; None for no value."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__[: cls.__mro__.index(NKIObject)]):
         names = [*get_annotations(base), *(name for name, value in vars(base).items() if _is_value(name, value))]
@@ -61,5 +61,5 @@ def _fields(cls: type) -> dict[str, Any]:
 
 
 def _is_value(name: str, value: object) -> bool:
-    """Whether a name of a class body is an attribute, not a method, a property, a class or Python's own."""
+    """True if a name of a class body is an attribute, not a method, a property, a class or Python's own."""
     return not (name.startswith("__") or isroutine(value) or isinstance(value, type) or hasattr(value, "__get__"))

@@ -1,4 +1,5 @@
-"""The dtypes of MX matrix products. Their names exist, because kernels compare with them; tensors of them do not."""
+"""The dtypes of MX matrix products. The names exist, because kernels compare with them; there are no tensors of
+them."""
 
 from __future__ import annotations
 

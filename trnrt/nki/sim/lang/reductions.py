@@ -1,6 +1,6 @@
 """Reductions along the last free axes of a tile, and the normalisations made of them.
 
-The reduced axes disappear, or stay as size 1 with ``keepdims``; a tile keeps a free dimension in any case.
+The reduced axes disappear, or become size 1 with ``keepdims``; a tile always keeps a free dimension.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def mean(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False)
 
 
 def var(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) -> NkiTensor:
-    """The mean square of the distance to the mean; the reduced axes stay as size 1, also without ``keepdims``.
+    """The mean square of the distance to the mean; the reduced axes become size 1, also without ``keepdims``.
 
     Two passes over the tile, in float32: the mean, then the squares of the distances to it.
     """
@@ -64,7 +64,7 @@ def var(x: NkiTensor, axis: Axis, dtype: object = None, keepdims: bool = False) 
 
 
 def all(x: NkiTensor, axis: Axis, dtype: object = None) -> NkiTensor:
-    """1 where no element along ``axis`` is 0, else 0: a comparison with 0, and its minimum."""
+    """1 if no element along ``axis`` is 0, else 0: a comparison with 0, and its minimum."""
     x = require_tile("all", x)
     truth = tile(x.shape, x.dtype)
     isa.tensor_scalar(truth, x, OPERATORS["not_equal"], 0.0)

@@ -66,7 +66,7 @@ def _round_up(x: NkiTensor) -> NkiTensor:
 
 
 def _truncate(x: NkiTensor) -> NkiTensor:
-    """Down where x is positive, up where it is negative."""
+    """Round toward zero."""
     down, up, negative = _round_down(x), _round_up(x), tile(x.shape, uint8)
     isa.tensor_scalar(negative, x, OPERATORS["less"], 0.0)
     isa.tensor_copy_predicated(down, up, negative)

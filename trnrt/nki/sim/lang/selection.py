@@ -25,7 +25,7 @@ def where(condition: NkiTensor, x: Any, y: Any, dtype: object = None) -> NkiTens
     """``x`` where ``condition`` is not 0, else ``y``: tiles of the shape of ``condition``, or numbers.
 
     A tensor_scalar makes a uint8 predicate, y is copied, x is copied over it by tensor_copy_predicated. The dtype is
-    that of x by default (of y where x is a number).
+    that of x by default (of y if x is a number).
     """
     condition = require_tile("where", condition, "condition")
     x, y = require_operand("where", x, "x"), require_operand("where", y, "y")

@@ -1,4 +1,4 @@
-"""``nl.tile_size``, and what a buffer is."""
+"""``nl.tile_size``, and predicates for buffers."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class TileSize:
 
     @property
     def sbuf_size_bytes(self) -> int:
-        """Bytes of SBUF in all partitions, those that the system keeps included."""
+        """Bytes of SBUF in all partitions, including the system's part."""
         target = _target("sbuf_size_bytes")
         return target.sbuf_bytes * target.partitions
 
     @property
     def sbuf_fmax_bytes(self) -> int:
-        """Usable SBUF bytes a partition."""
+        """Usable SBUF bytes per partition."""
         return _target("sbuf_fmax_bytes").sbuf_usable_bytes
 
     @property
     def sbuf_fmax(self) -> int:
-        """Usable SBUF elements a partition, in float32."""
+        """Usable SBUF elements per partition, in float32."""
         return _target("sbuf_fmax").sbuf_usable_bytes // 4
 
     total_available_sbuf_size = sbuf_fmax_bytes  # AWS's older name
@@ -58,20 +58,20 @@ def _target(attribute: str) -> Target:
 
 
 def is_hbm(buffer: object) -> bool:
-    """Whether ``buffer`` is one of HBM's regions."""
+    """True if ``buffer`` is one of HBM's regions."""
     return buffer in (MemoryRegion.private_hbm, MemoryRegion.shared_hbm)
 
 
 def is_on_chip(buffer: object) -> bool:
-    """Whether ``buffer`` is SBUF or PSUM."""
+    """True if ``buffer`` is SBUF or PSUM."""
     return buffer in ON_CHIP
 
 
 def is_psum(buffer: object) -> bool:
-    """Whether ``buffer`` is PSUM."""
+    """True if ``buffer`` is PSUM."""
     return buffer is MemoryRegion.psum
 
 
 def is_sbuf(buffer: object) -> bool:
-    """Whether ``buffer`` is SBUF."""
+    """True if ``buffer`` is SBUF."""
     return buffer is MemoryRegion.sbuf

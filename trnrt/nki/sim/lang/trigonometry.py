@@ -1,8 +1,8 @@
-"""Angles of any size. The scalar engine knows the sine from -pi to pi: larger angles are reduced to that first.
-It knows the arc tangent to pi / 2; arguments are reduced to 1.
+"""Angles of any size. The scalar engine's sine works from -pi to pi: larger angles are reduced to that first. Its arc
+tangent works up to pi / 2; arguments are reduced to 1.
 
-``x - k * 2 pi`` is taken in four steps, each a float32 product that is exact while k has at most 16 bits: up to
-|x| = 400,000 the angle is right to float32. NaN and infinity give NaN.
+``x - k * 2 pi`` takes four steps, each a float32 product that is exact while k has at most 16 bits: up to |x| = 400,000
+the angle is right to float32. NaN and infinity give NaN.
 """
 
 from __future__ import annotations
@@ -92,14 +92,14 @@ def arctan(x: NkiTensor, dtype: object = None) -> NkiTensor:
 
 
 def _reduce_angle(x: NkiTensor, period: float) -> tuple[NkiTensor, NkiTensor]:
-    """``x`` less the nearest multiple of ``period`` as a float32 tile, and which multiple that is as an int32 tile."""
+    """``x`` less the nearest multiple of ``period`` as a float32 tile, and that multiple as an int32 tile."""
     periods, angle = tile(x.shape, int32), tile(x.shape, float32)
     isa.tensor_scalar(periods, x, OPERATORS["multiply"], 1 / period)
     rest = x
     for part in _parts(period):
         isa.scalar_tensor_tensor(angle, periods, OPERATORS["multiply"], -part, OPERATORS["add"], rest)
         rest = angle
-    # 0 * x adds nothing, but a NaN where x is none or infinite.
+    # 0 * x adds 0, or NaN if x is NaN or infinite.
     isa.scalar_tensor_tensor(angle, x, OPERATORS["multiply"], 0.0, OPERATORS["add"], angle)
     return angle, periods
 
