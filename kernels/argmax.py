@@ -9,10 +9,10 @@ from trnrt.nki import nisa, nl
 # the half before is searched in.
 CHUNK = 8192
 SEARCH_MIN = 8
-# Of rows up to here several stand on a partition, with SHORT_TOGETHER elements together: 128 of them at a time would
+# Of rows up to here several stand on a partition, with SEARCHED_TOGETHER elements together: 128 of them at a time would
 # take as long as if they were longer.
 SHORT_COLUMNS = 128
-SHORT_TOGETHER = 2048
+SEARCHED_TOGETHER = 2048
 # float32, in which places are compared, holds every index up to here.
 MAX_COLUMNS = COUNTED
 
@@ -80,7 +80,7 @@ def _extreme_short(
     r0 = 0
     while r0 < rows:
         n = min(nl.tile_size.pmax, rows - r0)
-        more = min(SHORT_TOGETHER // columns, (rows - r0) // n)
+        more = min(SEARCHED_TOGETHER // columns, (rows - r0) // n)
         r1 = r0 + n * more
         x_sb = nl.ndarray((n, more, columns), dtype=src.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=x_sb, src=src[r0:r1].reshape_dim(0, (n, more)))

@@ -13,8 +13,8 @@ from trnrt.kernels.operands import copy, turn_rows
 from trnrt.nki import nisa, nl
 
 # Rows and columns of a result whose sums are in PSUM at once, and how much is contracted between loads.
-ROWS = 256
-COLUMNS = 1024
+SUM_ROWS = 256
+SUM_COLUMNS = 1024
 DEPTH = 1024
 # Bytes a partition for the left factor's part, the right one's, rows on their way to be turned, and results.
 LEFT_BYTES = 24 * 1024
@@ -95,7 +95,7 @@ def batched_matmul(
 
 def _matrices_at_once(rows: int, depth: int, columns: int) -> int:
     """How many matrices come in by one transfer; 1 where not even one fits as a whole."""
-    if rows > ROWS or columns > COLUMNS or depth > DEPTH:
+    if rows > SUM_ROWS or columns > SUM_COLUMNS or depth > DEPTH:
         return 1
     tiles = ceil_div(depth, nl.tile_size.pmax)
     held = min(LEFT_BYTES // (tiles * rows * 4), RIGHT_BYTES // (tiles * columns * 4))
@@ -118,11 +118,11 @@ def _multiply(
 ) -> None:
     """dst (G, M, N) in HBM, of a contraction that comes in at once."""
     count, rows, columns = dst.shape
-    for n0 in range(0, columns, COLUMNS):
-        n1 = min(columns, n0 + COLUMNS)
+    for n0 in range(0, columns, SUM_COLUMNS):
+        n1 = min(columns, n0 + SUM_COLUMNS)
         b_sb = _load(right, b, count, (0, depth), (n0, n1))
-        for m0 in range(0, rows, ROWS):
-            m1 = min(rows, m0 + ROWS)
+        for m0 in range(0, rows, SUM_ROWS):
+            m1 = min(rows, m0 + SUM_ROWS)
             a_sb = _load(left, a, count, (0, depth), (m0, m1))
             for r0 in range(m0, m1, nl.tile_size.pmax):
                 r1 = min(m1, r0 + nl.tile_size.pmax)
@@ -157,10 +157,10 @@ def _multiply_by_parts(
     """dst (M, N) in HBM, of a contraction that comes in part by part while the sums stay in PSUM."""
     rows, columns = dst.shape
     bank = nl.tile_size.psum_bank_fmax
-    for n0 in range(0, columns, COLUMNS):
-        n1 = min(columns, n0 + COLUMNS)
-        for m0 in range(0, rows, ROWS):
-            m1 = min(rows, m0 + ROWS)
+    for n0 in range(0, columns, SUM_COLUMNS):
+        n1 = min(columns, n0 + SUM_COLUMNS)
+        for m0 in range(0, rows, SUM_ROWS):
+            m1 = min(rows, m0 + SUM_ROWS)
             banks, corners = [], []
             for r0 in range(m0, m1, nl.tile_size.pmax):
                 for c0 in range(n0, n1, bank):
