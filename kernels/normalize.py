@@ -148,7 +148,7 @@ def _measure(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTenso
 
 
 def _measure_squares(src: nl.NkiTensor, eps: float) -> tuple[nl.NkiTensor, nl.NkiTensor]:
-    """(rows from HBM, at most 128, if they are no longer than NORMALIZED_CHUNK; 1 / sqrt(mean of their squares + eps))."""
+    """(rows from HBM, at most 128, if they are no longer than NORMALIZED_CHUNK; 1 / sqrt(mean square + eps))."""
     n, columns = src.shape
     count = ceil_div(columns, NORMALIZED_CHUNK)
     totals_sb = nl.ndarray((n, count), dtype=nl.float32, buffer=nl.sbuf)
