@@ -63,8 +63,9 @@ def _binds(node: ast.AST, name: str) -> bool:
 
 def _bound_type(node: ast.AST, scope: Scope) -> str | None:
     statement = scope.file.parents.get(node)
-    assigns = isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and statement.value is not None
-    return _value_type(statement.value, scope) if assigns else None
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and statement.value is not None:
+        return _value_type(statement.value, scope)
+    return None
 
 
 def _value_type(value: ast.expr, scope: Scope) -> str | None:
