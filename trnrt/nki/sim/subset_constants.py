@@ -104,7 +104,7 @@ class _Sources:
             if name in other.functions or name in other.classes:
                 return other, other.functions.get(name) or other.classes[name]
             if name in other.values:
-                return other, _assigned(other, name)
+                return other, _assigned_value(other, name)
             module, _, name = other.imports.get(name, "").rpartition(".")
             other = self._module(module, other)
         return None
@@ -137,7 +137,7 @@ class _Sources:
         return self._modules[key]
 
 
-def _assigned(file: SourceFile, name: str) -> ast.expr:
+def _assigned_value(file: SourceFile, name: str) -> ast.expr:
     """The value that a name is assigned at module level, also where a tuple of names is assigned a tuple."""
     value = file.values[name]
     for target in getattr(file.parents[value], "targets", []):
