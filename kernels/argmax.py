@@ -8,10 +8,10 @@ from trnrt.nki import nisa, nl
 # Columns per search. The hardware's searches take 8 to 16,384; with half of that, the next half loads meanwhile.
 CHUNK = 8192
 SEARCH_MIN = 8
-# Rows up to this long share a partition, SHORT_TOGETHER elements together: 128 of them at a time would take as long as
-# longer rows.
+# Rows up to this long share a partition, SEARCHED_TOGETHER elements together: 128 of them at a time would take as long
+# as longer rows.
 SHORT_COLUMNS = 128
-SHORT_TOGETHER = 2048
+SEARCHED_TOGETHER = 2048
 # float32, in which places are compared, represents every index up to here exactly.
 MAX_COLUMNS = COUNTED
 
@@ -79,7 +79,7 @@ def _extreme_short(
     r0 = 0
     while r0 < rows:
         n = min(nl.tile_size.pmax, rows - r0)
-        more = min(SHORT_TOGETHER // columns, (rows - r0) // n)
+        more = min(SEARCHED_TOGETHER // columns, (rows - r0) // n)
         r1 = r0 + n * more
         x_sb = nl.ndarray((n, more, columns), dtype=src.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=x_sb, src=src[r0:r1].reshape_dim(0, (n, more)))

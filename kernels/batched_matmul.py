@@ -13,8 +13,8 @@ from trnrt.kernels.operands import copy, turn_rows
 from trnrt.nki import nisa, nl
 
 # Rows and columns of a result whose sums are in PSUM at once, and the length of contraction between loads.
-ROWS = 256
-COLUMNS = 1024
+SUM_ROWS = 256
+SUM_COLUMNS = 1024
 DEPTH = 1024
 # Bytes per partition for the left factor's part, the right one's, rows to be transposed, and results.
 LEFT_BYTES = 24 * 1024
@@ -96,7 +96,7 @@ def batched_matmul(
 
 def _matrices_at_once(rows: int, depth: int, columns: int) -> int:
     """The number of matrices per transfer; 1 if not even one fits as a whole."""
-    if rows > ROWS or columns > COLUMNS or depth > DEPTH:
+    if rows > SUM_ROWS or columns > SUM_COLUMNS or depth > DEPTH:
         return 1
     tiles = ceil_div(depth, nl.tile_size.pmax)
     held = min(LEFT_BYTES // (tiles * rows * 4), RIGHT_BYTES // (tiles * columns * 4))
@@ -119,11 +119,11 @@ def _multiply(
 ) -> None:
     """dst (G, M, N) in HBM, with the whole contraction loaded at once."""
     count, rows, columns = dst.shape
-    for n0 in range(0, columns, COLUMNS):
-        n1 = min(columns, n0 + COLUMNS)
+    for n0 in range(0, columns, SUM_COLUMNS):
+        n1 = min(columns, n0 + SUM_COLUMNS)
         b_sb = _load(right, b, count, (0, depth), (n0, n1))
-        for m0 in range(0, rows, ROWS):
-            m1 = min(rows, m0 + ROWS)
+        for m0 in range(0, rows, SUM_ROWS):
+            m1 = min(rows, m0 + SUM_ROWS)
             a_sb = _load(left, a, count, (0, depth), (m0, m1))
             for r0 in range(m0, m1, nl.tile_size.pmax):
                 r1 = min(m1, r0 + nl.tile_size.pmax)
@@ -158,10 +158,10 @@ def _multiply_by_parts(
     """dst (M, N) in HBM; the contraction is loaded in parts while the sums stay in PSUM."""
     rows, columns = dst.shape
     bank = nl.tile_size.psum_bank_fmax
-    for n0 in range(0, columns, COLUMNS):
-        n1 = min(columns, n0 + COLUMNS)
-        for m0 in range(0, rows, ROWS):
-            m1 = min(rows, m0 + ROWS)
+    for n0 in range(0, columns, SUM_COLUMNS):
+        n1 = min(columns, n0 + SUM_COLUMNS)
+        for m0 in range(0, rows, SUM_ROWS):
+            m1 = min(rows, m0 + SUM_ROWS)
             banks, corners = [], []
             for r0 in range(m0, m1, nl.tile_size.pmax):
                 for c0 in range(n0, n1, bank):

@@ -47,6 +47,14 @@ def count_elements(shape: tuple[int, ...]) -> int:
     return count
 
 
+def insert_item(items: list[Any], place: int, item: Any) -> None:
+    """Put ``item`` in the list before the one at ``place``: NKI's lists have no insert()."""
+    items.append(item)
+    for i in range(len(items) - 1, place, -1):
+        items[i] = items[i - 1]
+    items[place] = item
+
+
 def block_rows(total: int, block: int) -> int:
     """The number of features or channels, out of ``total``, in block number ``block`` of 128."""
     return min(nl.tile_size.pmax, total - block * nl.tile_size.pmax)

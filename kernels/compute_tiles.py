@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import ceil_div, count_elements
+from trnrt.kernels.common import ceil_div, count_elements, insert_item
 from trnrt.kernels.compute_ops import OTHER_ROOM, ROOM, SCALAR, VECTOR, evaluate
 from trnrt.kernels.values import as_float32, fresh, is_column, is_number, result_shape, wide
 from trnrt.nki import nisa, nl
@@ -173,8 +173,8 @@ def merge_dims(shape: tuple[int, ...], srcs: list[nl.NkiTensor]) -> tuple[list[i
     for _ in range(len(srcs)):
         missing.append(False)
     while len(sizes) < 4:
-        sizes.insert(0, 1)
-        flags.insert(0, missing)
+        insert_item(sizes, 0, 1)
+        insert_item(flags, 0, missing)
     return sizes, flags
 
 

@@ -14,13 +14,13 @@ from trnrt.kernels.operands import turn_rows
 from trnrt.nki import nisa, nl
 
 # The most bytes per partition of one load of weights (in their dtype), and of one block of activations (float32).
-WEIGHT_BYTES = 16 * 1024
+LOAD_BYTES = 16 * 1024
 ACTIVATION_BYTES = 48 * 1024
 # A row with more features would not fit ACTIVATION_BYTES: 128 partitions of float32.
 MAX_FEATURES = 128 * ACTIVATION_BYTES // 4
 # PSUM banks that accumulate at once; the other half is being evacuated.
-BANKS = 4
-# Columns of the result that share a load of weights: of float32, one bank of rows, or BANKS of features.
+SUM_BANKS = 4
+# Columns of the result that share a load of weights: of float32, one bank of rows, or SUM_BANKS of features.
 OUTPUTS = 512
 # Loads of weights under way or in use at once, for which a plan leaves room: with fewer, DMA would wait for one load's
 # products before it starts the next. Raised from 4 when the search began to vary the size of loads.
@@ -31,7 +31,7 @@ LOADS_AHEAD = 5
 SINGLES, SINGLES_TRN1 = 8, 1
 # Blocks of 128 features whose rows are loaded together to be transposed: 8 KiB per partition of float32, beyond which
 # transfers get no faster. Kept from the first linear layers.
-TURNED = 16
+TURNED_BLOCKS = 16
 
 
 def weight_bytes(features: int, outputs: int, item: int) -> int:
@@ -54,7 +54,7 @@ def linear_rows(
     bias: nl.NkiTensor,
     features: int,
     act: str = "none",
-    load_bytes: int = WEIGHT_BYTES,
+    load_bytes: int = LOAD_BYTES,
 ) -> None:
     """dst = act(src @ w + bias), a row of the batch on each partition.
 
@@ -81,8 +81,8 @@ def linear_rows(
             bias_sb = bias[:, o0 : o0 + o_size]
             if is_hbm_tensor(bias):
                 bias_sb = load(bias_sb if bias.shape[0] > 1 else bias_sb.broadcast(0, nl.tile_size.pmax))
-            for m0 in range(0, n_size, BANKS * nl.tile_size.pmax):
-                m_size = min(BANKS * nl.tile_size.pmax, n_size - m0)
+            for m0 in range(0, n_size, SUM_BANKS * nl.tile_size.pmax):
+                m_size = min(SUM_BANKS * nl.tile_size.pmax, n_size - m0)
                 x_part = x_sb[:, :, :, m0 : m0 + m_size]
                 banks = _sum_products(x_part, weight_chunks(w, outputs, o0, o_size), features, load_bytes, True)
                 _store_rows(dst, banks, bias_sb, n0 + m0, o0, act)
@@ -158,7 +158,7 @@ def linear_features(
     features: int,
     outputs: int,
     act: str = "none",
-    load_bytes: int = WEIGHT_BYTES,
+    load_bytes: int = LOAD_BYTES,
 ) -> None:
     """dst = act(src @ w + bias), a feature of the result on each partition.
 
@@ -218,8 +218,8 @@ def _features_block(src: nl.NkiTensor, features: int, n0: int, n_size: int) -> n
         return x_sb
     for m0 in range(0, n_size, nl.tile_size.pmax):
         m_size = min(nl.tile_size.pmax, n_size - m0)
-        for b0 in range(0, blocks, TURNED):
-            _load_transposed(x_sb, src, features, n0, m0, m_size, b0, min(TURNED, blocks - b0))
+        for b0 in range(0, blocks, TURNED_BLOCKS):
+            _load_transposed(x_sb, src, features, n0, m0, m_size, b0, min(TURNED_BLOCKS, blocks - b0))
     return x_sb
 
 

@@ -7,7 +7,7 @@ from trnrt.nki import nisa, nl
 
 # Positions that are worked on at once; with many blocks of channels, fewer, so that all of them fit.
 POSITIONS = 1024
-TOGETHER = 8192
+BLOCK_POSITIONS = 8192
 
 
 @dataclass
@@ -37,7 +37,7 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
     bands_sb = _bands(channels, size)
     bias_sb = nl.ndarray((min(channels, nl.tile_size.pmax), 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=bias_sb, value=bias)
-    step = max(1, min(POSITIONS, TOGETHER // ceil_div(channels, nl.tile_size.pmax)))
+    step = max(1, min(POSITIONS, BLOCK_POSITIONS // ceil_div(channels, nl.tile_size.pmax)))
     more = max(1, step // positions)
     for n0 in range(0, images, more):
         for p0 in range(0, positions, step):

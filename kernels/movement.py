@@ -4,7 +4,7 @@ through SBUF, where an engine reorders them."""
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import ceil_div, count_elements, item_bytes
+from trnrt.kernels.common import ceil_div, count_elements, insert_item, item_bytes
 from trnrt.kernels.rates import DMA_ENGINES, PACKET_NS
 from trnrt.nki import nisa, nl
 
@@ -17,7 +17,7 @@ FILL_COLUMNS = 4096
 STAGED_BYTES = 32 * 1024
 STAGED_DIMENSIONS = 4
 # The most elements of a row on one partition for a transpose; more if the elements exceed all partitions.
-LEAST_RUN = 64
+ROW_RUN = 64
 # Estimates in nanoseconds: a packet, spread over the DMA engines; an element of a partition that an engine copies; the
 # latencies of a load, a copy and a store, about 2 us per transfer. Kept from when the way through SBUF was added;
 # measure ShuffleNet and a transformer's attention when one changes.
@@ -89,7 +89,7 @@ def dimensions(src_strides: tuple[int, ...], dst_strides: tuple[int, ...], shape
             at = 0
             while at < len(found) and abs(found[at][2]) >= abs(dst_strides[i]):
                 at = at + 1
-            found.insert(at, (shape[i], src_strides[i], dst_strides[i]))
+            insert_item(found, at, (shape[i], src_strides[i], dst_strides[i]))
     joined: list[Dimension] = []
     for dim in found:
         size, src_stride, dst_stride = dim
@@ -109,7 +109,7 @@ def by_source(dims: list[Dimension]) -> list[Dimension]:
             at = 0
             while at < len(found) and found[at][1] >= dim[1]:
                 at = at + 1
-            found.insert(at, dim)
+            insert_item(found, at, dim)
     return found
 
 
@@ -193,7 +193,7 @@ def divide_dim(dims: list[Dimension], split: int, at: int, size: int) -> list[Di
     room = STAGED_BYTES // size
     for i in range(at, len(dims)):
         room = room // dims[i][0] if i != split else room
-    for each in range(min(room, max(LEAST_RUN, 2 * ceil_div(whole, nl.tile_size.pmax))), 1, -1):
+    for each in range(min(room, max(ROW_RUN, 2 * ceil_div(whole, nl.tile_size.pmax))), 1, -1):
         if whole % each == 0 and each < whole:
             pieces = [(whole // each, src_stride * each, dst_stride * each)]
             return dims[0:at] + pieces + dims[at:split] + [(each, src_stride, dst_stride)] + dims[split + 1 :]

@@ -6,7 +6,7 @@ from trnrt.kernels.common import COUNTED, ceil_div, load
 from trnrt.nki import nisa, nl
 
 # A row up to this long is in SBUF as a whole; a longer one is loaded twice, in parts of that many elements.
-CHUNK = 4096
+NORMALIZED_CHUNK = 4096
 # float32 counts the elements of a row exactly up to here.
 MAX_COLUMNS = COUNTED
 # One number per column, or one per row.
@@ -42,9 +42,9 @@ def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bi
         )
         if bias is not None and _is_per_row(bias, rows):
             nisa.tensor_tensor(dst=offset_sb, data1=offset_sb, data2=load(bias[r0:r1]), op=nl.add)
-        for c0 in range(0, columns, CHUNK):
-            c1 = min(columns, c0 + CHUNK)
-            if columns > CHUNK:
+        for c0 in range(0, columns, NORMALIZED_CHUNK):
+            c1 = min(columns, c0 + NORMALIZED_CHUNK)
+            if columns > NORMALIZED_CHUNK:
                 d_sb = _differences(src[r0:r1, c0:c1], shift_sb)
             y_sb = nl.ndarray(d_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
             nisa.activation(dst=y_sb, op=nl.copy, data=d_sb, scale=rate_sb, bias=offset_sb)
@@ -92,9 +92,9 @@ def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients
         x_sb, rate_sb = _measure_squares(src[r0:r1], eps)
         if scale is not None and _is_per_row(scale, rows):
             nisa.tensor_tensor(dst=rate_sb, data1=rate_sb, data2=load(scale[r0:r1]), op=nl.multiply)
-        for c0 in range(0, columns, CHUNK):
-            if columns > CHUNK:
-                x_sb = load(src[r0:r1, c0 : min(columns, c0 + CHUNK)])
+        for c0 in range(0, columns, NORMALIZED_CHUNK):
+            if columns > NORMALIZED_CHUNK:
+                x_sb = load(src[r0:r1, c0 : min(columns, c0 + NORMALIZED_CHUNK)])
             y_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
             nisa.activation(dst=y_sb, op=nl.copy, data=x_sb, scale=rate_sb)
             y_sb = _by_column(y_sb, scale, kept_sb, c0, nl.multiply)
@@ -118,18 +118,18 @@ def _check(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bias: Coef
 
 
 def _measure(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTensor]:
-    """(a number near the mean of each row, negated; the differences from it, if rows are no longer than CHUNK; their
-    mean and variance) of rows in HBM, at most 128."""
+    """(a number near the mean of each row, negated; the differences from it, if rows are no longer than
+    NORMALIZED_CHUNK; their mean and variance) of rows in HBM, at most 128."""
     n, columns = src.shape
-    count = ceil_div(columns, CHUNK)
-    first_sb = load(src[:, 0 : min(columns, CHUNK)])
+    count = ceil_div(columns, NORMALIZED_CHUNK)
+    first_sb = load(src[:, 0 : min(columns, NORMALIZED_CHUNK)])
     d_sb = nl.ndarray(first_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     shift_sb = _column(n)
     nisa.activation_reduce(dst=d_sb, op=nl.copy, data=first_sb, reduce_op=nl.add, reduce_res=shift_sb)
-    nisa.tensor_scalar(dst=shift_sb, data=shift_sb, op0=nl.multiply, operand0=-1.0 / min(columns, CHUNK))
+    nisa.tensor_scalar(dst=shift_sb, data=shift_sb, op0=nl.multiply, operand0=-1.0 / min(columns, NORMALIZED_CHUNK))
     triples_sb = nl.ndarray((n, count, 3), dtype=nl.float32, buffer=nl.sbuf)
     for i in range(count):
-        c0, c1 = i * CHUNK, min(columns, (i + 1) * CHUNK)
+        c0, c1 = i * NORMALIZED_CHUNK, min(columns, (i + 1) * NORMALIZED_CHUNK)
         if i == 0:
             nisa.tensor_scalar(dst=d_sb, data=first_sb, op0=nl.add, operand0=shift_sb)
         else:
@@ -148,14 +148,14 @@ def _measure(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTenso
 
 
 def _measure_squares(src: nl.NkiTensor, eps: float) -> tuple[nl.NkiTensor, nl.NkiTensor]:
-    """(rows from HBM, at most 128, if they are no longer than CHUNK; 1 / sqrt(the mean of their squares + eps))."""
+    """(rows from HBM, at most 128, if they are no longer than NORMALIZED_CHUNK; 1 / sqrt(mean square + eps))."""
     n, columns = src.shape
-    count = ceil_div(columns, CHUNK)
+    count = ceil_div(columns, NORMALIZED_CHUNK)
     totals_sb = nl.ndarray((n, count), dtype=nl.float32, buffer=nl.sbuf)
-    x_sb = load(src[:, 0 : min(columns, CHUNK)])
+    x_sb = load(src[:, 0 : min(columns, NORMALIZED_CHUNK)])
     for i in range(count):
         if i > 0:
-            x_sb = load(src[:, i * CHUNK : min(columns, (i + 1) * CHUNK)])
+            x_sb = load(src[:, i * NORMALIZED_CHUNK : min(columns, (i + 1) * NORMALIZED_CHUNK)])
         square_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
         total_sb = totals_sb[:, i : i + 1]
         nisa.activation_reduce(dst=square_sb, op=nl.square, data=x_sb, reduce_op=nl.add, reduce_res=total_sb)
@@ -206,8 +206,8 @@ def _is_per_row(coefficient: nl.NkiTensor, rows: int) -> bool:
 
 
 def _load_kept(coefficient: Coefficients, rows: int, columns: int) -> Coefficients:
-    """One number per column, on all partitions, if rows are no longer than CHUNK."""
-    if coefficient is None or _is_per_row(coefficient, rows) or columns > CHUNK:
+    """One number per column, on all partitions, if rows are no longer than NORMALIZED_CHUNK."""
+    if coefficient is None or _is_per_row(coefficient, rows) or columns > NORMALIZED_CHUNK:
         return None
     return load(coefficient.broadcast(0, min(rows, nl.tile_size.pmax)))
 

@@ -17,7 +17,7 @@ from trnrt.nki import nisa, nl
 
 # The most bytes per partition of one band of input rows. Four such tiles fit the planner's WORKING_BYTES: a band, the
 # next one, sums and results. Kept from the first pooling; measure the networks when it changes.
-BAND_BYTES = 32 * 1024
+INPUT_BAND_BYTES = 32 * 1024
 # A larger window is processed in parts, from bands of at least this many rows if one is narrow enough.
 PART_ROWS = 8
 
@@ -152,7 +152,7 @@ def tile_bytes(images: int, image: Pair, size: Pair, kernel: Pair, stride: Pair,
     of ``size``: a band of the source, sums and results, each no larger than the images with their padding."""
     rows = max(image[0], (size[0] - 1) * stride[0] + _span(kernel[0], dilation[0]))
     columns = max(image[1], (size[1] - 1) * stride[1] + _span(kernel[1], dilation[1]))
-    return 3 * min(BAND_BYTES, images * rows * columns * 4)
+    return 3 * min(INPUT_BAND_BYTES, images * rows * columns * 4)
 
 
 def _is_whole(dst: nl.NkiTensor, src: nl.NkiTensor, kernel: Pair, pads: tuple[int, ...]) -> bool:
@@ -184,7 +184,7 @@ def _tile_of(dst: nl.NkiTensor, windows: Windows) -> Tile:
     """Whole windows of whole rows if a band holds them; else fewer columns; else parts of windows."""
     kernel, stride, dilation = windows.kernel, windows.stride, windows.dilation
     images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
-    limit = BAND_BYTES // 4
+    limit = INPUT_BAND_BYTES // 4
     span = (_span(kernel[0], dilation[0]), _span(kernel[1], dilation[1]))
     if span[0] * span[1] > limit:
         if span[1] > limit:

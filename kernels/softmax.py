@@ -8,15 +8,15 @@ from trnrt.nki import nisa, nl
 # A row up to this long is in SBUF as a whole, with its exponentials.
 WHOLE_COLUMNS = 8192
 # Columns per chunk of a longer row.
-CHUNK = 2048
+SOFTMAX_CHUNK = 2048
 # Bytes per partition up to which the chunks of a row stay in SBUF; those of a longer row are loaded twice.
 KEPT_BYTES = 96 * 1024
 # AHEAD blocks of rows start before the first one finishes, if they have at most AHEAD_COLUMNS together, so that no
-# engine idles. TOGETHER logarithms finish one after the other: switching functions takes the scalar engine longer than
-# most blocks. Five random shapes in float32, predicted: AHEAD = 0 takes 8 % more on average (up to 50 %), 2 takes 1 %
-# less; half and twice of TOGETHER change nothing.
+# engine idles. LOGS_TOGETHER logarithms finish one after the other: switching functions takes the scalar engine longer
+# than most blocks. Five random shapes in float32, predicted: AHEAD = 0 takes 8 % more on average (up to 50 %), 2 takes
+# 1 % less; half and twice of LOGS_TOGETHER change nothing.
 AHEAD = 1
-TOGETHER = 8
+LOGS_TOGETHER = 8
 AHEAD_COLUMNS = 8192
 # Rows up to this long share a partition, SHORT_TOGETHER elements together: 128 of them at a time would take as long as
 # longer rows.
@@ -104,7 +104,7 @@ def _normalize_blocks(dst: nl.NkiTensor, src: nl.NkiTensor, rows: int, log: bool
     """softmax or log_softmax, 128 rows at a time. A block of short rows finishes after later ones have started."""
     columns = src.shape[-1]
     ahead = min(AHEAD, AHEAD_COLUMNS // columns)
-    together = max(1, min(TOGETHER, AHEAD_COLUMNS // columns))
+    together = max(1, min(LOGS_TOGETHER, AHEAD_COLUMNS // columns))
     blocks = ceil_div(rows, nl.tile_size.pmax)
     begun = []
     finished = 0
@@ -149,13 +149,13 @@ def _finish_block(
 def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, log: bool) -> None:
     """The ``n`` rows of one block chunk by chunk: their maxima and sums first, then their results."""
     columns = src.shape[-1]
-    count = ceil_div(columns, CHUNK)
+    count = ceil_div(columns, SOFTMAX_CHUNK)
     maxima_sb = _tile(n, count, count, nl.float32)
     totals_sb = _tile(n, count, count, nl.float32)
     keep = columns * item_bytes(src.dtype) <= KEPT_BYTES
     chunks_sb = []
     for i in range(count):
-        x_sb = row_block(src, block, n, i * CHUNK, min(columns, (i + 1) * CHUNK))
+        x_sb = row_block(src, block, n, i * SOFTMAX_CHUNK, min(columns, (i + 1) * SOFTMAX_CHUNK))
         _measure(maxima_sb[:, i : i + 1], totals_sb[:, i : i + 1], x_sb)
         if keep:
             chunks_sb.append(x_sb)
@@ -165,17 +165,17 @@ def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, 
     if log:
         _void_empty(total_sb)
     _invert_total(total_sb, log)
-    for c0 in range(0, columns, CHUNK):
-        c1 = min(columns, c0 + CHUNK)
+    for c0 in range(0, columns, SOFTMAX_CHUNK):
+        c1 = min(columns, c0 + SOFTMAX_CHUNK)
         if keep:
-            x_sb = chunks_sb[c0 // CHUNK]
+            x_sb = chunks_sb[c0 // SOFTMAX_CHUNK]
         else:
             x_sb = row_block(src, block, n, c0, c1)
         y_sb = _result_tile(dst, block, n, c0, c1)
         if log:
             _subtract_logarithm(y_sb, x_sb, negated_max_sb, total_sb)
         else:
-            exp_sb = _tile(n, c1 - c0, CHUNK, nl.float32)
+            exp_sb = _tile(n, c1 - c0, SOFTMAX_CHUNK, nl.float32)
             nisa.activation(dst=exp_sb, op=nl.exp, data=x_sb, bias=negated_max_sb)
             nisa.tensor_scalar(dst=y_sb, data=exp_sb, op0=nl.multiply, operand0=total_sb)
         _store_result(dst, y_sb, block, n, c0, c1)
@@ -183,7 +183,7 @@ def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, 
 
 def _measure(negated_max_sb: nl.NkiTensor, total_sb: nl.NkiTensor, x_sb: nl.NkiTensor) -> None:
     """A chunk's negated maximum, and the sum of its exponentials relative to it: chunks don't wait for each other."""
-    exp_sb = _tile(x_sb.shape[0], x_sb.shape[1], CHUNK, nl.float32)
+    exp_sb = _tile(x_sb.shape[0], x_sb.shape[1], SOFTMAX_CHUNK, nl.float32)
     nisa.tensor_reduce(dst=negated_max_sb, op=nl.maximum, data=x_sb, axis=(1,), negate=True)
     nisa.tensor_scalar(dst=negated_max_sb, data=negated_max_sb, op0=nl.minimum, operand0=HIGHEST)
     nisa.activation_reduce(dst=exp_sb, op=nl.exp, data=x_sb, reduce_op=nl.add, reduce_res=total_sb, bias=negated_max_sb)
@@ -229,7 +229,7 @@ def _tile(n: int, columns: int, room: int, dtype: Any) -> nl.NkiTensor:
 
 def _room(columns: int) -> int:
     """The columns of a tile for rows of this many."""
-    return columns if columns <= WHOLE_COLUMNS else CHUNK
+    return columns if columns <= WHOLE_COLUMNS else SOFTMAX_CHUNK
 
 
 def row_block(src: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> nl.NkiTensor:

@@ -10,7 +10,7 @@ SEARCH_MIN, SEARCH_MAX = 8, 16384
 # Elements per search of a longer row.
 CHUNK = 8192
 # The most elements found per row, over all its chunks.
-MOST = 8192
+MOST_FOUND = 8192
 # float32, in which places are gathered, represents every index up to here exactly.
 MAX_COLUMNS = COUNTED
 # Keys that replace -inf and NaN during the search, where -inf marks elements already found.
@@ -28,9 +28,9 @@ def topk(
     values: None, or HBM (R, k) of src's dtype
     indices: None, or HBM (R, k) uint32
     src: HBM (R, C)
-    limits: 1 <= k <= C <= MAX_COLUMNS; k <= MOST. Of rows longer than SEARCH_MAX the k best of each CHUNK are compared:
-        ceil(C / CHUNK) * (k rounded up to a multiple of 8) <= MOST. The two float32 of the largest magnitude count
-        as infinity where they are among the least.
+    limits: 1 <= k <= C <= MAX_COLUMNS; k <= MOST_FOUND. Of rows longer than SEARCH_MAX the k best of each CHUNK are
+        compared: ceil(C / CHUNK) * (k rounded up to a multiple of 8) <= MOST_FOUND. The two float32 of the largest
+        magnitude count as infinity where they are among the least.
 
     numpy: indices = argsort(-src if largest else src, axis=1, kind="stable")[:, :k]; src at these places
     """
@@ -39,7 +39,9 @@ def topk(
     candidates = found_together(columns, k)
     assert 1 <= k <= columns, f"topk: k={k} of rows of {columns} elements; it must be from 1 to their length"
     assert columns <= MAX_COLUMNS, f"topk: rows of {columns} elements; the limit is {MAX_COLUMNS}"
-    assert candidates <= MOST, f"topk: k={k} of rows of {columns} elements: {candidates} are found; the limit is {MOST}"
+    assert candidates <= MOST_FOUND, (
+        f"topk: k={k} of rows of {columns} elements: {candidates} are found; the limit is {MOST_FOUND}"
+    )
     for r0 in range(0, rows, nl.tile_size.pmax):
         r1 = min(rows, r0 + nl.tile_size.pmax)
         if columns <= SEARCH_MAX:
@@ -57,7 +59,7 @@ def topk(
 
 
 def found_together(columns: int, k: int) -> int:
-    """The number of elements found per row, over all its chunks: at most MOST."""
+    """The number of elements found per row, over all its chunks: at most MOST_FOUND."""
     found = ceil_div(k, SEARCH_MIN) * SEARCH_MIN
     return found if columns <= SEARCH_MAX else ceil_div(columns, CHUNK) * found
 

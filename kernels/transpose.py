@@ -6,7 +6,7 @@ from trnrt.kernels.common import block_rows, ceil_div, item_bytes, transpose_is_
 from trnrt.nki import nisa, nl
 
 # Columns of the source per load, and transposed columns per store.
-COLUMNS = 1024
+TURNED_COLUMNS = 1024
 # Bytes of a transposed column per packet of a store: whole blocks of 128 rows, as many as fit. Four random shapes take,
 # predicted on average, 1.6 % less with half of it (12 % less to 6 % more), and 0.2 % less with twice.
 PACKET_BYTES = 1024
@@ -43,8 +43,8 @@ def transpose_by_tensor(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     step = _rows_at_once(src)
     for r0 in range(0, rows, step):
         r1 = min(rows, r0 + step)
-        for c0 in range(0, columns, COLUMNS):
-            c1 = min(columns, c0 + COLUMNS)
+        for c0 in range(0, columns, TURNED_COLUMNS):
+            c1 = min(columns, c0 + TURNED_COLUMNS)
             _transpose_strip(dst[c0:c1, r0:r1], src[r0:r1, c0:c1])
 
 
@@ -78,7 +78,7 @@ def _rows_at_once(src: nl.NkiTensor) -> int:
 
 
 def _transpose_strip(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
-    """dst (C, R) = src.T, in HBM. R is at most ``_rows_at_once``, C at most COLUMNS.
+    """dst (C, R) = src.T, in HBM. R is at most ``_rows_at_once``, C at most TURNED_COLUMNS.
 
     A PSUM bank takes as many 128 x 128 tiles as it holds; vector and scalar engine evacuate them in turn.
     """

@@ -9,7 +9,7 @@ from trnrt.kernels.conv.packing import ConvShape
 from trnrt.nki import nki, nl
 
 # Bytes per partition for the weights in use, and as many for the natural ones.
-WEIGHT_BYTES = 56 * 1024
+LABS_WEIGHT_BYTES = 56 * 1024
 
 
 @nki.jit
@@ -35,5 +35,5 @@ def conv2d_bias_pool(x: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, pool:
     shape = ConvShape(channels, size, (rows, cols), (1, 1), (0, 0), (1, 1))
     pooling = Pooling("max", (pool, pool), (pool, pool), (0, 0), (1, 1))
     natural = w.reshape((outputs, channels, rows * cols))
-    convolve(out, x, natural, bias, Layer(shape, "none", pooling, True, WEIGHT_BYTES))
+    convolve(out, x, natural, bias, Layer(shape, "none", pooling, True, LABS_WEIGHT_BYTES))
     return out

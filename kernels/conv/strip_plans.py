@@ -28,12 +28,12 @@ Rows = tuple[int, int, int]
 LEAST_PIXELS = 8192
 # Bytes per partition for the weights, and for each of the two tiles in which a strip's results wait to be pooled: a
 # half of 112 x 112 results, padded for windows of 3 x 3, fits in float32 (57 x 114 x 4).
-WEIGHT_BYTES = 24 * 1024
-POOL_BYTES = 28 * 1024
+STRIP_WEIGHT_BYTES = 24 * 1024
+STRIP_POOL_BYTES = 28 * 1024
 # The most bytes per partition of a band, and the number of bands: one is computed, two are loaded. The elements of the
 # first one, small enough to be zeroed in less than 2 us. (SqueezeNet, predicted: half of FIRST_BAND takes 0.7 % more,
 # twice the same.)
-BAND_BYTES = 12 * 1024
+STRIP_BAND_BYTES = 12 * 1024
 BANDS = 3
 FIRST_BAND = 2048
 # From trn2 on, where packets cost little, more channels gain nothing from strips.
@@ -43,7 +43,7 @@ MOST_CHANNELS = 8
 PARTS = 3
 # Nanoseconds until the first padded images are in HBM, and an engine's bytes per nanosecond to read and write them:
 # ``packing.nanoseconds`` assumes less for the same, and both are kept, as either changes the choice.
-PADDING_NS, PADDING_ENGINE = 8000, 20
+STRIP_PADDING_NS, PADDING_ENGINE = 8000, 20
 
 
 @dataclass
@@ -123,13 +123,13 @@ def strips_of(
         return None  # packets cost little there: other ways load less
     rows, cols = pooling.extent(ceil_div(dst.shape[-2], count), dst.shape[-1])
     width = max(src.shape[-1] + shape.pads[1], shape.extent()[1])
-    if width * item > BAND_BYTES or (not pooling.is_none() and rows * cols * item > POOL_BYTES):
+    if width * item > STRIP_BAND_BYTES or (not pooling.is_none() and rows * cols * item > STRIP_POOL_BYTES):
         return None
     best: Strips | None = None
     least = 0.0
     for columns in range(1, min(kernel[1], nl.tile_size.pmax // (count * lanes)) + 1):
         plan = Strips(dst, src, outputs, shape, pooling, count, columns)
-        fits = plan.products() * nl.tile_size.pmax * item <= WEIGHT_BYTES
+        fits = plan.products() * nl.tile_size.pmax * item <= STRIP_WEIGHT_BYTES
         if fits and (columns > 1 or not plan.has_column_padding() or plan.leading_column() >= 0):
             takes = _nanoseconds(plan, rows)
             if best is None or takes < least:
@@ -148,7 +148,7 @@ def _nanoseconds(plan: Strips, rows: int) -> float:
     evacuation_ns = results / (2 * ENGINE_GHZ if is_recent() and plan.products() <= FEW_PRODUCTS else ENGINE_GHZ)
     lane_bytes = images * rows * shape.stride[0] * width * item
     moved = columns * plan.lanes() * lane_bytes
-    triggers = columns * ceil_div(lane_bytes, BAND_BYTES)
+    triggers = columns * ceil_div(lane_bytes, STRIP_BAND_BYTES)
     if is_hbm_tensor(dst):
         moved += images * plan.outputs * dst.shape[2] * dst.shape[3] * item
         triggers += images * plan.count * PARTS
@@ -158,7 +158,7 @@ def _nanoseconds(plan: Strips, rows: int) -> float:
     padded_ns = 0.0
     if columns > 1 and plan.has_column_padding():
         pieces = images * shape.channels * src.shape[2]
-        padded_ns = PADDING_NS + pieces * (packet_ns() + 2 * width * item / PADDING_ENGINE) / DMA_ENGINES
+        padded_ns = STRIP_PADDING_NS + pieces * (packet_ns() + 2 * width * item / PADDING_ENGINE) / DMA_ENGINES
     return padded_ns + max(max(takes_ns, evacuation_ns), load_ns)
 
 
@@ -175,7 +175,7 @@ def bands_of(plan: Strips) -> list[Rows]:
     rows = plan.pooling.extent(plan.height(), 1)[0]
     width = max(plan.src.shape[3], size[1])
     bank = nl.tile_size.psum_bank_fmax // size[1]
-    more = (BAND_BYTES // (width * item_bytes(plan.src.dtype)) - 1) // stride[0] + 1
+    more = (STRIP_BAND_BYTES // (width * item_bytes(plan.src.dtype)) - 1) // stride[0] + 1
     more = more // bank * bank if more > bank else more
     short = max(1, min(bank, (FIRST_BAND // width - 1) // stride[0] + 1))
     bands = []

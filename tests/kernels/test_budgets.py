@@ -14,12 +14,11 @@ from trnrt.kernels.conv.conv2d import conv2d
 from trnrt.kernels.elementwise import compute
 from trnrt.kernels.linear import linear_features, linear_rows
 from trnrt.kernels.lrn import lrn
-from trnrt.kernels.normalize import CHUNK as NORMALIZED
-from trnrt.kernels.normalize import normalize_rows, normalize_rows_rms
+from trnrt.kernels.normalize import NORMALIZED_CHUNK, normalize_rows, normalize_rows_rms
 from trnrt.kernels.pool2d import avg_pool2d, max_pool2d
 from trnrt.kernels.reduce import reduce
-from trnrt.kernels.softmax import AHEAD_COLUMNS, CHUNK, KEPT_BYTES, WHOLE_COLUMNS, log_softmax, softmax
-from trnrt.kernels.topk import MOST, SEARCH_MAX, topk
+from trnrt.kernels.softmax import AHEAD_COLUMNS, KEPT_BYTES, SOFTMAX_CHUNK, WHOLE_COLUMNS, log_softmax, softmax
+from trnrt.kernels.topk import MOST_FOUND, SEARCH_MAX, topk
 from trnrt.kernels.transpose import transpose_matrices
 from trnrt.nki import Spec, nl, trace
 from trnrt.nki.machine.program import Program
@@ -167,18 +166,18 @@ CASES: dict[str, Case] = {
     "softmax, two blocks at once": softmax_of(softmax, AHEAD_COLUMNS // 2),
     "logarithms of two blocks at once": softmax_of(log_softmax, AHEAD_COLUMNS // 2),
     "softmax, rows that are kept": softmax_of(softmax, KEPT_BYTES // 4),
-    "softmax, rows that are brought in twice": softmax_of(log_softmax, KEPT_BYTES // 4 + CHUNK),
+    "softmax, rows that are brought in twice": softmax_of(log_softmax, KEPT_BYTES // 4 + SOFTMAX_CHUNK),
     "argmax": rows(argmax, (200, 40000), (200, 1), nl.uint32),
     "the last argmax": rows(partial(argmax, last=True), (200, 40000), (200, 1), nl.uint32),
     "sums of long rows": reduction((200, 40000, 1), "sqrt"),
     "sums of many columns": reduction((200, 9, 40000), "log"),
     "sums of many short rows": reduction((100_000, 9, 1), "log"),
-    "normalised rows": normalization((200, NORMALIZED)),
-    "normalised rows that are brought in twice": normalization((200, 3 * NORMALIZED)),
+    "normalised rows": normalization((200, NORMALIZED_CHUNK)),
+    "normalised rows that are brought in twice": normalization((200, 3 * NORMALIZED_CHUNK)),
     "responses of many channels": response((2, 3000, 500), 300),
     "responses of large images": response((1, 128, 40000), 5),
-    "the best of whole rows": best(SEARCH_MAX, MOST),
-    "the best of chunks": best(SEARCH_MAX + 1, MOST // 3 // 8 * 8),
+    "the best of whole rows": best(SEARCH_MAX, MOST_FOUND),
+    "the best of chunks": best(SEARCH_MAX + 1, MOST_FOUND // 3 // 8 * 8),
     "compute of one": program((("relu", 0),), (1, 1, 200, 5000)),
     "compute of two": program((("add", 0, 1), ("relu", 2)), (1, 2, 200, 5000), (1, 2, 200, 5000)),
     "compute of many": program(

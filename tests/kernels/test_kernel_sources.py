@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib
+from collections import defaultdict
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 
+from trnrt.kernels.common import insert_item
+from trnrt.nki.sim.kernel import Kernel
 from trnrt.nki.sim.subset import check_api, check_source, load_api
+from trnrt.nki.sim.subset_methods import METHODS
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 FILES = sorted(KERNELS.rglob("*.py"))
@@ -34,6 +40,35 @@ def test_kernel_file_imports_only_kernels_and_the_seam(path: Path) -> None:
     modules = imported(path.read_text(encoding="utf-8"))
     siblings = {module for module in modules if module.startswith("trnrt.kernels.")}
     assert modules - siblings - FOR_PYTHON_ONLY <= {"trnrt.nki"}
+
+
+def test_kernels_call_only_methods_that_nki_has() -> None:
+    """Also on what only the caller knows to be a list: no tensor has a method of such a name."""
+    of_python = {name for kind in (list, dict, tuple, str) for name in dir(kind)}
+    taken = {name for methods in METHODS.values() for name in methods}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in of_python:
+                assert node.func.attr in taken, f"{path}:{node.lineno}: {node.func.attr}()"
+
+
+def test_a_constant_has_one_value_in_all_kernel_files() -> None:
+    """The parser of NKI 0.6 knows the constants of all files that a kernel reaches by their names alone."""
+    values: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for path in FILES:
+        module = ".".join(("trnrt.kernels", *path.relative_to(KERNELS).with_suffix("").parts))
+        for name, value in vars(importlib.import_module(module)).items():
+            if not name.startswith("__") and not isinstance(value, (ModuleType, FunctionType, type, Kernel)):
+                values[name][module] = repr(value)
+    assert len(values) > 100
+    assert {name: found for name, found in values.items() if len(set(found.values())) > 1} == {}
+
+
+def test_a_list_takes_an_item_at_any_place() -> None:
+    for place in range(4):
+        items = [1, 2, 3]
+        insert_item(items, place, 0)
+        assert items == [*[1, 2, 3][:place], 0, *[1, 2, 3][place:]]
 
 
 def imported(source: str) -> set[str]:

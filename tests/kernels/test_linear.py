@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
 from trnrt.kernels.common import load
-from trnrt.kernels.linear import ACTIVATION_BYTES, MAX_FEATURES, WEIGHT_BYTES, linear_features, linear_rows
+from trnrt.kernels.linear import ACTIVATION_BYTES, LOAD_BYTES, MAX_FEATURES, linear_features, linear_rows
 from trnrt.nki import Spec, nl, profile, trace
 
 # (N, F, O): one of everything; partial blocks of rows, features, outputs; more than a PSUM bank of outputs and of rows;
@@ -57,7 +57,7 @@ class Case:
     act: str = "none"
     target: str = "trn2"
     held: bool = False  # the weights are in SBUF
-    load_bytes: int = WEIGHT_BYTES
+    load_bytes: int = LOAD_BYTES
 
     def run(self, x: Array, w: Array, b: Array) -> Array:
         """act(x @ w + b), by the kernel."""

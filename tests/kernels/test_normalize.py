@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.normalize import CHUNK, MAX_COLUMNS, inverse_deviations, normalize_rows, normalize_rows_rms
+from trnrt.kernels.normalize import (
+    MAX_COLUMNS,
+    NORMALIZED_CHUNK,
+    inverse_deviations,
+    normalize_rows,
+    normalize_rows_rms,
+)
 from trnrt.nki import Spec, nl, trace
 
 SHAPES = [
@@ -18,9 +24,9 @@ SHAPES = [
     (129, 2),
     (200, 49),
     (5, 513),
-    (3, CHUNK),
-    (3, CHUNK + 1),
-    (130, 2 * CHUNK + 7),
+    (3, NORMALIZED_CHUNK),
+    (3, NORMALIZED_CHUNK + 1),
+    (130, 2 * NORMALIZED_CHUNK + 7),
     (1, 100_003),
 ]
 EPS = 1e-5
@@ -87,13 +93,13 @@ def test_every_shape(shape: Pair, kind: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_targets_and_dtypes(target: str, dtype: str, kind: str) -> None:
-    for shape in [(130, 33), (2, CHUNK + 5)]:
+    for shape in [(130, 33), (2, NORMALIZED_CHUNK + 5)]:
         x = drawn(shape, 0, dtype)
         compare(x, run(x, kind, target), kind, dtype)
         compare(x, run_rms(x, kind, target), kind, dtype, rms=True)
 
 
-@pytest.mark.parametrize("shape", [(130, 700), (2, 3 * CHUNK + 1)], ids=str)
+@pytest.mark.parametrize("shape", [(130, 700), (2, 3 * NORMALIZED_CHUNK + 1)], ids=str)
 @pytest.mark.parametrize("far", [1e3, -3e4, 1e6])
 def test_rows_far_from_zero(shape: Pair, far: float) -> None:
     """Their mean of squares alone would leave no digit of the variance."""
@@ -101,7 +107,7 @@ def test_rows_far_from_zero(shape: Pair, far: float) -> None:
     compare(x, run(x), "none")
 
 
-@pytest.mark.parametrize("shape", [(130, 700), (2, 3 * CHUNK + 1)], ids=str)
+@pytest.mark.parametrize("shape", [(130, 700), (2, 3 * NORMALIZED_CHUNK + 1)], ids=str)
 def test_rows_that_rise(shape: Pair) -> None:
     """Their first part's mean is far from that of the row."""
     x = np.broadcast_to(np.arange(shape[1], dtype=np.float32), shape).copy()
@@ -109,7 +115,7 @@ def test_rows_that_rise(shape: Pair) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(130, 70), (2, CHUNK + 1)], ids=str)
+@pytest.mark.parametrize("shape", [(130, 70), (2, NORMALIZED_CHUNK + 1)], ids=str)
 def test_inverse_deviations(shape: Pair, dtype: str) -> None:
     x = (drawn(shape, 0) + 50).astype(NUMPY[dtype])
 
@@ -130,7 +136,7 @@ def test_rows_of_equal_numbers() -> None:
     np.testing.assert_allclose(run_rms(x, eps=0.0), 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("columns", [8, CHUNK + 8])
+@pytest.mark.parametrize("columns", [8, NORMALIZED_CHUNK + 8])
 def test_nan_and_infinity_stay_in_their_row(columns: int) -> None:
     x = drawn((5, columns), 0)
     plain, plain_rms = run(x), run_rms(x)
@@ -145,7 +151,8 @@ def test_nan_and_infinity_stay_in_their_row(columns: int) -> None:
 @settings(max_examples=40)
 @given(
     shape=st.one_of(
-        st.tuples(st.integers(1, 3), st.integers(1, 3 * CHUNK)), st.tuples(st.integers(1, 700), st.integers(1, 64))
+        st.tuples(st.integers(1, 3), st.integers(1, 3 * NORMALIZED_CHUNK)),
+        st.tuples(st.integers(1, 700), st.integers(1, 64)),
     ),
     far=st.sampled_from([0.0, 1.0, 1e4]),
     kind=st.sampled_from(KINDS),

@@ -28,7 +28,7 @@ from calling import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from trnrt.kernels.pool2d import BAND_BYTES, avg_pool2d, max_pool2d
+from trnrt.kernels.pool2d import INPUT_BAND_BYTES, avg_pool2d, max_pool2d
 from trnrt.nki import Spec, nl, trace
 from trnrt.nki.machine.program import Program
 
@@ -142,7 +142,7 @@ def test_what_no_band_holds(name: str, places: Pair, average: str) -> None:
 @pytest.mark.parametrize("name", LARGE)
 def test_bands_stay_in_their_budget(name: str) -> None:
     program = LARGE[name].program()
-    assert max(s.partition_bytes for s in program.storages if s.buffer is nl.sbuf) <= BAND_BYTES
+    assert max(s.partition_bytes for s in program.storages if s.buffer is nl.sbuf) <= INPUT_BAND_BYTES
 
 
 @pytest.mark.parametrize("average", AVERAGES, ids=["max", "all", "inside"])
@@ -172,7 +172,7 @@ def test_images_larger_than_sbuf() -> None:
     """Bands of rows stay in their budget, and every result is stored once."""
     pool = Pool((1, 128, 1024, 1024), (3, 3), (2, 2), (1, 1, 1, 1))
     program = pool.program()
-    assert max(s.partition_bytes for s in program.storages if s.buffer is nl.sbuf) <= BAND_BYTES
+    assert max(s.partition_bytes for s in program.storages if s.buffer is nl.sbuf) <= INPUT_BAND_BYTES
     stored = sum(i["dst"].size for i in program.instructions if i["dst"].storage is program.outputs[0].storage)
     assert stored == np.prod(pool.result)
 

@@ -25,7 +25,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.softmax import CHUNK, KEPT_BYTES, MAX_COLUMNS, SHORT_COLUMNS, WHOLE_COLUMNS, log_softmax, softmax
+from trnrt.kernels.softmax import (
+    KEPT_BYTES,
+    MAX_COLUMNS,
+    SHORT_COLUMNS,
+    SOFTMAX_CHUNK,
+    WHOLE_COLUMNS,
+    log_softmax,
+    softmax,
+)
 from trnrt.nki import Spec, trace
 
 SHAPES = [(1, 1), (1, 10), (33, 7), (128, 3), (129, 130), (257, 600), (2, WHOLE_COLUMNS)]
@@ -126,10 +134,10 @@ def test_long_rows_of_targets_and_dtypes(target: str, dtype: str) -> None:
 
 def rising(chunks: int) -> Array:
     """Rows of chunks whose maxima rise, fall, and stay."""
-    x = np.zeros((3, chunks * CHUNK), np.float32)
+    x = np.zeros((3, chunks * SOFTMAX_CHUNK), np.float32)
     for chunk in range(chunks):
-        x[0, chunk * CHUNK :] = 300 * chunk
-        x[1, chunk * CHUNK :] = -300 * chunk
+        x[0, chunk * SOFTMAX_CHUNK :] = 300 * chunk
+        x[1, chunk * SOFTMAX_CHUNK :] = -300 * chunk
     return x
 
 
@@ -142,7 +150,7 @@ def test_the_maximum_may_stand_anywhere() -> None:
 @settings(max_examples=40)
 @given(
     shape=st.one_of(
-        st.tuples(st.integers(1, 3), st.integers(1, WHOLE_COLUMNS + 3 * CHUNK)),
+        st.tuples(st.integers(1, 3), st.integers(1, WHOLE_COLUMNS + 3 * SOFTMAX_CHUNK)),
         st.tuples(st.integers(1, 2000), st.integers(1, 64)),
     ),
     scale=st.sampled_from([1e-3, 1.0, 50.0]),
@@ -156,7 +164,7 @@ def test_any_rows(shape: Pair, scale: float, log: bool, target: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", [softmax, log_softmax])
-@pytest.mark.parametrize("columns", [8, WHOLE_COLUMNS + CHUNK + 8])
+@pytest.mark.parametrize("columns", [8, WHOLE_COLUMNS + SOFTMAX_CHUNK + 8])
 def test_nan_and_infinity_stay_in_their_row_of_any_length(columns: int, kernel: Kernel) -> None:
     x = drawn((6 if columns > SHORT_COLUMNS else 400, columns), 0)
     plain = run(x, kernel=kernel)
@@ -167,8 +175,8 @@ def test_nan_and_infinity_stay_in_their_row_of_any_length(columns: int, kernel: 
 
 
 def test_chunks_of_nothing_but_minus_infinity() -> None:
-    x = np.full((3, WHOLE_COLUMNS + CHUNK), -np.inf, np.float32)
-    x[0, [-2, -1]], x[1, [0, CHUNK]], x[2, 0] = 7, -3e38, 3e38
+    x = np.full((3, WHOLE_COLUMNS + SOFTMAX_CHUNK), -np.inf, np.float32)
+    x[0, [-2, -1]], x[1, [0, SOFTMAX_CHUNK]], x[2, 0] = 7, -3e38, 3e38
     expected = np.where(np.isfinite(x), np.array([[0.5], [0.5], [1]]), 0)
     np.testing.assert_allclose(run(x), expected, rtol=1e-6)
     with np.errstate(divide="ignore"):

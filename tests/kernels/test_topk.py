@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trnrt.errors import KernelError
-from trnrt.kernels.topk import CHUNK, MAX_COLUMNS, MOST, SEARCH_MAX, topk, topk_indices, topk_values
+from trnrt.kernels.topk import CHUNK, MAX_COLUMNS, MOST_FOUND, SEARCH_MAX, topk, topk_indices, topk_values
 from trnrt.nki import Spec, nl, simulate, trace
 
 NAN, INF = np.nan, np.inf
@@ -139,8 +139,8 @@ def test_one_of_the_two_results() -> None:
     [
         ((2, 5), 6, "k=6 of rows of 5 elements; it must be from 1 to their length"),
         ((2, 5), 0, "k=0 of rows of 5 elements; it must be from 1 to their length"),
-        ((2, SEARCH_MAX), MOST + 1, f"{MOST + 8} are found; the limit is {MOST}"),
-        ((2, 4 * CHUNK), MOST // 4 + 1, f"{MOST + 32} are found; the limit is {MOST}"),
+        ((2, SEARCH_MAX), MOST_FOUND + 1, f"{MOST_FOUND + 8} are found; the limit is {MOST_FOUND}"),
+        ((2, 4 * CHUNK), MOST_FOUND // 4 + 1, f"{MOST_FOUND + 32} are found; the limit is {MOST_FOUND}"),
         ((1, MAX_COLUMNS + 1), 1, f"rows of {MAX_COLUMNS + 1} elements; the limit is {MAX_COLUMNS}"),
     ],
 )

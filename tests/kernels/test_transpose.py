@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
 from trnrt.kernels.transpose import (
-    COLUMNS,
     DMA_ROWS,
+    TURNED_COLUMNS,
     permute_dims,
     transpose_by_dma,
     transpose_by_tensor,
@@ -27,8 +27,8 @@ MATRICES = [
     (3, 130, 1),
     (33, 3, 5),
     (2, 129, 257),
-    (1, 128, COLUMNS),
-    (1, 129, COLUMNS + 1),
+    (1, 128, TURNED_COLUMNS),
+    (1, 129, TURNED_COLUMNS + 1),
     (1, 300, 130),
     (1, 1301, 67),
 ]

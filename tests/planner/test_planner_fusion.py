@@ -104,7 +104,7 @@ def test_a_pool_on_its_own_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers stay what they are where every kernel has room for two rows only."""
     monkeypatch.setattr(conv_room, "POOL_BYTES", 48)
     monkeypatch.setattr(conv_room, "BAND_BYTES", 2 * 64 * 4)
-    monkeypatch.setattr(pool2d, "BAND_BYTES", 48)
+    monkeypatch.setattr(pool2d, "INPUT_BAND_BYTES", 48)
     images(f"{CONV} r = Relu(c) {POOL}(r) n = MaxPool<kernel_shape=[2,2], pads=[1,1,0,0]>(m)", "n")
 
 

@@ -31,6 +31,7 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.unwritten import unwritten_reads
 from trnrt.nki.sim.kernel import Kernel, Simulated, default_target, intercept_calls
 from trnrt.nki.sim.subset import check_api, check_source, load_api
+from trnrt.nki.sim.subset_constants import check_constants
 from trnrt.nki.sim.subset_source import Finding
 
 UNWRITTEN = "unwritten-memory"
@@ -127,6 +128,7 @@ def _source(script: Path) -> str:
 def static_findings(source: str, name: str, entries: Collection[int] = ()) -> list[Finding]:
     """What NKI's language and API refuse in a file, in order of lines (``entries``: see ``check_source``)."""
     found = [*check_source(source, name, entries=entries), *check_api(source, name, load_api())]
+    found += check_constants(source, name, entries)
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.column, finding.rule))
 
 

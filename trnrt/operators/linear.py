@@ -28,7 +28,7 @@ from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, Wei
 # Bytes per partition of a bias that is loaded ahead for every row of the batch: as much as one transfer of weights
 # (prefetching.PIECE_BYTES), as the first product waits for it. The kernel itself spreads a wider bias over the rows.
 _BIAS_BYTES = 8 * 1024
-# Bytes per partition of a load that the search tries beside the kernel's own WEIGHT_BYTES: twice, half and a quarter of
+# Bytes per partition of a load that the search tries beside the kernel's own LOAD_BYTES: twice, half and a quarter of
 # it. Each costs a trial: search the networks again when they change (docs/kernels.md, Tuned numbers).
 _LOAD_BYTES = (32768, 8192, 4096)
 
@@ -102,7 +102,7 @@ class LinearStep(Step):
             self.weight.shape[0], self.weight.shape[1], 2
         )  # in 16 bits: the offer must not depend on the dtype
         sizes = tuple(size for size in _LOAD_BYTES if size < each)
-        return {"load_bytes": sizes} if each > linear.WEIGHT_BYTES else {}
+        return {"load_bytes": sizes} if each > linear.LOAD_BYTES else {}
 
     def _bias_rows(self) -> int:
         """Partitions that hold the bias if the batch is on the partitions: those of all rows, if that takes little."""
@@ -110,7 +110,7 @@ class LinearStep(Step):
         return rows if rows <= PARTITIONS and outputs * 4 <= _BIAS_BYTES else 1
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        load = int(self.tuned.get("load_bytes", linear.WEIGHT_BYTES))
+        load = int(self.tuned.get("load_bytes", linear.LOAD_BYTES))
         on_chip = tensors.layout(self.sources[0].value) is not Layout.HBM
         return min(WORKING_BYTES, linear.tile_bytes(self.shape[0], on_chip, held, load))
 

@@ -208,8 +208,10 @@ def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:
     if columns > topk.MAX_COLUMNS:
         raise Blocked(f"rows of {columns} elements; the kernel counts to {topk.MAX_COLUMNS}")
     found = topk.found_together(columns, k)
-    if found > topk.MOST:
-        raise Blocked(f"K={k} along an axis of {columns} elements: {found} are found; the kernel holds {topk.MOST}")
+    if found > topk.MOST_FOUND:
+        raise Blocked(
+            f"K={k} along an axis of {columns} elements: {found} are found; the kernel holds {topk.MOST_FOUND}"
+        )
     return k
 
 

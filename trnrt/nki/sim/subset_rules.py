@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from trnrt.nki.sim import subset_find as at
 from trnrt.nki.sim.subset_find import Find
+from trnrt.nki.sim.subset_methods import METHODS, missing_method
 
 # KLR, github.com/leanprover/KLR at 7ccd18c (2026-03).
 GATHER = "KLR interop/klr/gather.c"
@@ -130,6 +131,14 @@ EXPRESSIONS = (
         "Write an f-string",
         TERM,
         at.when(at.string_operation),
+    ),
+    Rule(
+        "container-method",
+        "Attribute",
+        "{} is not NKI",
+        "; ".join(f"A {kind} has {', '.join(methods) or 'no methods'}" for kind, methods in METHODS.items()),
+        f"{TERM}; {PYTHON}. {GUIDE} shows some of them",
+        missing_method,
     ),
     Rule(
         "large-integer",
