@@ -491,12 +491,10 @@ def test_the_page_says_what_the_code_does(tmp_path: Path, images: Path, monkeypa
     assert [text for text in numbers if text not in page] == []
     assert [name for name in (MANIFEST, PROGRESS, QUARANTINE) if f"`{name}" not in page] == []
     # Its program runs, on fewer rows.
-    pixels = np.load(images).reshape(700, 64)
-    table = pa.table({"key": [f"k{row}" for row in range(700)], "image": pixels.tolist()})
+    table = pa.table({"key": [f"k{row}" for row in range(700)], "image": np.load(images).reshape(700, 64).tolist()})
     pq.write_table(table, tmp_path / "data.parquet")
     (tmp_path / "models").symlink_to(MODELS)
     monkeypatch.chdir(tmp_path)
-    program = source.partition("## In Python\n\n")[2].partition("\n\n`opened.job`")[0]
-    exec(textwrap.dedent(program), {})
+    exec(textwrap.dedent(source.partition("## In Python\n\n")[2].partition("\n\n`opened.job`")[0]), {})
     assert [row["id"] for row in parts(tmp_path / "out")] == table["key"].to_pylist()
     assert json.loads((tmp_path / "out" / MANIFEST).read_text("utf-8"))["state"] == "finished"

@@ -130,7 +130,7 @@ def test_doctor_knows_the_machine_and_tests_itself(trn4: Path, tmp_path: Path, m
     (tmp_path / "dev/neuron0").touch()
     monkeypatch.setattr("trnrt.neuron.device.ROOT", tmp_path)
     before = trnrt("doctor", "--json").document
-    assert before["machine"]["target"] is None and "can't be told" in json.dumps(before)
+    assert before["machine"]["target"] is None and "is unknown" in json.dumps(before)
     after = trnrt("doctor", "--json", "--target", trn4).document
     assert after["machine"]["target"] == target_of("trn4.48xlarge") == "trn4"
     assert "trn4.48xlarge, target trn4" in json.dumps(after)
