@@ -12,8 +12,8 @@ from trnrt.nki import nisa, nl
 MOST_DIMENSIONS = 5
 # Elements per partition of the tile that a fill is written from.
 FILL_COLUMNS = 4096
-# Through SBUF: the most bytes per partition of a tile, of which four fit the planner's WORKING_BYTES (before and after,
-# twice), and its dimensions besides the partitions.
+# Limits of a tile that is moved through SBUF: bytes per partition, and dimensions besides the partitions. Four tiles
+# fit the planner's WORKING_BYTES: two before the move and two after it.
 STAGED_BYTES = 32 * 1024
 STAGED_DIMENSIONS = 4
 # The most elements of a row on one partition for a transpose; more if the elements exceed all partitions.

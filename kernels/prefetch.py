@@ -7,7 +7,7 @@ def prefetch(src: nl.NkiTensor, piece: int) -> nl.NkiTensor:
     """A copy of src in SBUF, loaded ``piece`` columns at a time: a product waits only for what it reads, not for all.
 
     src: HBM (P, K), P at most 128
-    piece: columns of a transfer, each of which is contiguous on a partition
+    piece: columns per transfer; each transfer is contiguous on a partition
 
     numpy: src
     """

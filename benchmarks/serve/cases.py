@@ -242,8 +242,7 @@ def measure_worker_loss(bench: Bench) -> list[Row]:
 def kill_worker(server: Server, sample: Sample, seconds: float, after_s: float = 0.7) -> tuple[Ledger, float, int]:
     """Load a server with several workers, and kill the one with the most connections.
 
-    Returns the fate of the requests, the moment, and the number of sockets of that worker, not all of which are
-    connections.
+    Returns the requests' outcomes, the time of the kill, and the worker's open sockets: its connections and a few more.
     """
     with loading(server, sample, clients=CLIENTS, seconds=seconds) as driver:
         time.sleep(after_s)

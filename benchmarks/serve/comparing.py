@@ -67,7 +67,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Figures:
-    """What clients observe: latency in microseconds, requests per batch, microseconds of the host's CPU per request."""
+    """Figures of a run: latency in microseconds, requests per batch, and the host's CPU time per request."""
 
     p50_us: float
     p99_us: float

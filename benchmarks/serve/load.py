@@ -31,7 +31,7 @@ _ID = b"\0ID\0"
 
 @dataclass(frozen=True)
 class Load:
-    """What to send. ``examples``: an .npz file with ``rows`` and the ``expected`` output of each.
+    """The requests to send. ``examples``: an .npz file with ``rows`` and the ``expected`` output of each.
 
     It ends after ``seconds`` or ``requests``, whichever comes first, or when no connection can be made any more.
     """

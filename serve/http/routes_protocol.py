@@ -52,12 +52,12 @@ def add_protocol(app: FastAPI) -> None:
 
 
 async def live(request: Request) -> Response:
-    """Whether the server runs."""
+    """Check that the server runs."""
     return JSONAnswer({"live": True})
 
 
 async def ready(request: Request) -> Response:
-    """Whether all models are ready."""
+    """Check that all models are ready."""
     repository = repository_of(request)
     if repository.draining:
         raise Problem(503, "the server is shutting down")
@@ -95,7 +95,7 @@ async def model_metadata(request: Request) -> Response:
 
 
 async def model_ready(request: Request) -> Response:
-    """Whether a model is ready; the reason if it is not."""
+    """Check that a model is ready; the error gives the reason if it isn't."""
     model = _find_model(request)
     check_ready(model)
     return JSONAnswer({"name": model.name, "ready": True})

@@ -68,7 +68,7 @@ test_importer_guarding.print_refusals()
 
 @cache
 def refusals() -> tuple[dict[tuple[str, bool], str], str]:
-    """(made, stated) -> what trnrt says, by a process that may die of any; and what is left on its stderr."""
+    """trnrt's answers by (made, stated), from a process that any case may kill; and that process's stderr."""
     command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     return {(made, stated): text for made, stated, text in map(json.loads, ran.stdout.splitlines())}, ran.stderr

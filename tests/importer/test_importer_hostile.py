@@ -16,9 +16,9 @@ import pytest
 
 # All others must be refused.
 PLANNED = {
-    "a_chain_of_1000_rows",
-    "a_chain_of_1500",
-    "a_chain_of_1999_transposes",
+    "a_chain_of_2000_rows",
+    "a_chain_of_3000",
+    "a_chain_of_3999_transposes",
     "attribute_epsilon",
     "attribute_lrn",
     "attribute_strides",
@@ -49,7 +49,7 @@ SAYS = {
 _CODES = {"UnsupportedModelError": 1, "ModelFileError": 2, "InputError": 2}
 
 
-# So many neighbours share a process.
+# The number of neighbouring cases that share a process.
 TOGETHER = 40
 
 

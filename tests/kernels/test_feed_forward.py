@@ -114,11 +114,16 @@ def test_weights_that_do_not_fit_each_other() -> None:
         trace(forward, *specs)
 
 
-def test_predicted_time_of_the_lab_s_net() -> None:
-    """In float32; ``python -m benchmarks labs`` has its bar in bfloat16, too, which is missed."""
-    x, w1, w2 = (Spec(shape, "float32") for shape in ((2048, 4096), (4096, 8192), (8192, 2048)))
+MISSED = pytest.mark.xfail(
+    strict=True, reason="a bar that the kernel misses since the timing model was mended: 2.96 ms"
+)
+
+
+@pytest.mark.parametrize(("dtype", "limit_ms"), [("float32", 11.2), pytest.param("bfloat16", 2.9, marks=MISSED)])
+def test_predicted_time_of_the_lab_s_net(dtype: str, limit_ms: float) -> None:
+    x, w1, w2 = Spec((2048, 4096), dtype), Spec((4096, 8192), dtype), Spec((8192, 2048), dtype)
     b1, b2 = Spec((1, 8192), "float32"), Spec((1, 2048), "float32")
-    assert profile(predict, x, w1, b1, w2, b2, target="trn1").benchmark_us <= 11_200
+    assert profile(predict, x, w1, b1, w2, b2, target="trn1").benchmark_us <= limit_ms * 1000
 
 
 @settings(max_examples=40)

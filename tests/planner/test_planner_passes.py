@@ -107,7 +107,9 @@ def planned(model: onnx.ModelProto, rows: int, dtype: str, target: str) -> tuple
     return plan, profile_plan(plan).benchmark_us
 
 
-@pytest.mark.parametrize(("dtype", "target"), [("bfloat16", "trn2"), ("float32", "trn1")])
+@pytest.mark.parametrize(
+    ("dtype", "target"), [("bfloat16", "trn2"), ("bfloat16", "trn1"), ("float32", "trn2"), ("float32", "trn1")]
+)
 def test_a_batch_takes_no_longer_than_its_halves(dtype: str, target: str) -> None:
     """Where it does not fit SBUF, which a batch of four or eight does not."""
     times = {rows: planned(wide("N"), rows, dtype, target)[1] for rows in (2, 4, 8, 16)}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 HANDFUL = 8
-"""So many neighbours of a file go to one process, one after the other."""
+"""The number of neighbouring tests of a file that one process takes, one after the other."""
 WHOLE = frozenset(
     {
         "test_importer_guarding.py",
@@ -32,8 +32,7 @@ WHOLE = frozenset(
         "test_tritonclient.py",
     }
 )
-"""Files whose tests share a server, a browser or another process: it is started once, and not by each worker that gets
-some of them."""
+"""Files whose tests share a server, a browser or another process. One worker takes them all, and starts it once."""
 
 
 def of_ray(path: str) -> bool:
