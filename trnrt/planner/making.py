@@ -37,8 +37,9 @@ def make_plan(
     options: PlanOptions,
     values: Mapping[str, Array] | None = None,
 ) -> Plan:
-    """Plan a model as one kernel, whatever its size, for concrete input shapes and for the ``values`` of inputs that are
-    its parameters.
+    """Plan a model as one kernel, whatever its size, for concrete input shapes.
+
+    ``values`` are those of inputs that are its parameters.
 
     Raises UnsupportedModelError with every blocking node, InputError if the shapes don't fit the model, OptionError if
     the choices contain an unknown name.

@@ -218,9 +218,7 @@ class _Partitioner:
             if all(on_cpu or plan is not None for (on_cpu, _), plan in zip(groups, plans, strict=True)):
                 return self._assemble(groups, plans, batch)
 
-    def _plan(
-        self, number: int, nodes: list[ir.Node], batch: int | None, rounds: int
-    ) -> tuple[DevicePart, ...] | None:
+    def _plan(self, number: int, nodes: list[ir.Node], batch: int | None, rounds: int) -> tuple[DevicePart, ...] | None:
         """The kernels of a part, mostly one; None if some of its nodes have to go to the CPU, which are recorded."""
         inputs, outputs = self.flow.inputs_of(nodes), self.flow.outputs_of(nodes)
         part = cut(self.view.model, self._part_name(number), inputs, outputs)
@@ -253,7 +251,10 @@ class _Partitioner:
         return f"{self.model.name}_part{number}"
 
     def _assemble(
-        self, groups: list[tuple[bool, list[ir.Node]]], plans: Sequence[tuple[DevicePart, ...] | None], batch: int | None
+        self,
+        groups: list[tuple[bool, list[ir.Node]]],
+        plans: Sequence[tuple[DevicePart, ...] | None],
+        batch: int | None,
     ) -> Partition:
         parts: list[Part] = []
         for k, ((_, nodes), plan) in enumerate(zip(groups, plans, strict=True)):

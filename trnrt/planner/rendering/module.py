@@ -115,7 +115,7 @@ class _Writer:
         self.outer = self.indent = ""
 
     def _copy_rows(self, *, dst: str, src: str) -> None:
-        self.body.append(f"{self.indent}nisa.dma_copy(dst={dst}, src={src})")
+        self.body += [f"{self.indent}{line}" for line in self._wrap_call("nisa.dma_copy", [f"dst={dst}", f"src={src}"])]
 
     def _dynamic_rows(self, tensor: DeviceTensor) -> str:
         """The rows from ``row`` on of a tensor of the whole batch, as many as ``tensor`` has."""
@@ -211,10 +211,14 @@ class _Writer:
         args = [self._destination(step), *([] if _names_sources(call.args) else sources)]
         args += [argument(value) for value in call.args]
         args += [f"{option}={argument(value)}" for option, value in call.options.items()]
-        line = f"{call.kernel}({', '.join(args)})"
+        return self._wrap_call(call.kernel, args)
+
+    def _wrap_call(self, function: str, args: list[str]) -> list[str]:
+        """A call on one line, or on as many as it has arguments."""
+        line = f"{function}({', '.join(args)})"
         if len(self.indent) + len(line) + 4 <= _LINE_LIMIT:
             return [line]
-        return [f"{call.kernel}(", *(f"    {arg}," for arg in args), ")"]
+        return [f"{function}(", *(f"    {arg}," for arg in args), ")"]
 
     def _weight(self, number: int, step: Step, key: str, array: Array, *, bias: bool = False) -> str:
         """A weight's name in a call: an argument of the module, or its part of a prefetched tile."""

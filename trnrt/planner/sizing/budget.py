@@ -38,9 +38,11 @@ _MARGIN = 0.95
 
 @dataclass(frozen=True)
 class PlannedKernel:
-    """A plan that is one kernel of a model, and the names of all that it reads: values of the model, and results of the
-    kernels before it. ``reports`` are those of all nodes of the model. ``us``: its predicted time in order; 0 for an only
-    kernel, which isn't timed."""
+    """A plan that is one kernel of a model.
+
+    ``inputs`` are the names of all that it reads: values of the model, and results of the kernels before it.
+    ``reports`` are those of all nodes of the model. ``us``: its predicted time in order; 0 for an only kernel, which isn't timed.
+    """
 
     plan: Plan
     inputs: tuple[str, ...]
@@ -133,7 +135,9 @@ class _Budgeting:
             fitted = loop_part(part, fitted, (whole.batch or 1) // (part.batch or 1), whole.heading)
         program = fitted.program or trace_module(part, fitted.module)
         plan = self._planning.plan(self._choices, Making(whole, part, fitted))
-        return PlannedKernel(replace(plan, size=count_instructions(program)), (), self._plan.nodes, in_order_us(program))
+        return PlannedKernel(
+            replace(plan, size=count_instructions(program)), (), self._plan.nodes, in_order_us(program)
+        )
 
     def _cut(self, part: Material, trips: int) -> list[PlannedKernel]:
         """Kernels of at most the budget, if no single step exceeds it; each loops ``trips`` times."""
