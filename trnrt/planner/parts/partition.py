@@ -312,6 +312,15 @@ def fallback_notes(partition: Partition) -> list[str]:
     return [*notes, crossing_note(partition.target)] if notes else []
 
 
+def size_notes(partition: Partition, budget: int) -> list[str]:
+    """The kernels that have more instructions than the budget (0: none), as its default allows."""
+    return [
+        f"kernel {plan.name!r} has {plan.size.compiled:,} instructions, more than {budget:,}: compiling may take long"
+        for plan in partition.plans
+        if 0 < budget < plan.size.compiled
+    ]
+
+
 def crossing_text(crossing: Crossing) -> str:
     """A round trip in words."""
     if not crossing.to_host and not crossing.to_device:

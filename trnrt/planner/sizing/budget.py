@@ -41,7 +41,8 @@ class PlannedKernel:
     """A plan that is one kernel of a model.
 
     ``inputs`` are the names of all that it reads: values of the model, and results of the kernels before it.
-    ``reports`` are those of all nodes of the model. ``us``: its predicted time in order; 0 for an only kernel, which isn't timed.
+    ``reports`` are those of all nodes of the model. ``us``: its predicted time in order; 0 for an
+    only kernel, which isn't timed.
     """
 
     plan: Plan
