@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from trnrt.nki.machine.program import Loop, Program
+from trnrt.nki.machine.program import Instruction, Loop, Program
 
 
 class InstructionCounts(NamedTuple):
@@ -17,6 +17,11 @@ class InstructionCounts(NamedTuple):
 
     compiled: int
     unrolled: int | None
+
+
+def is_loop_barrier(instruction: Instruction) -> bool:
+    """True for the markers of a device loop: all engines meet at its entry and at the end of each trip."""
+    return "loop" in instruction.args
 
 
 def count_trips(loop: Loop) -> int | None:
