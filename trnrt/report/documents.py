@@ -250,6 +250,8 @@ def _prediction(profile: Profile) -> Document:
         "dma_transfer_count": profile.dma_transfer_count,
         "dma_packets": profile.dma_packets,
         "instructions": profile.instructions,
+        "instructions_compiled": profile.counts.compiled,
+        "instructions_unrolled": profile.counts.unrolled,
         "engines": {name: asdict(use) for name, use in profile.engines.items()},
         "steps": [asdict(step) | {"nodes": list(step.nodes)} for step in profile.steps],
         "breakdown": asdict(profile.breakdown) | {"parts": [asdict(part) for part in profile.breakdown.parts]},
