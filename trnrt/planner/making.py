@@ -25,7 +25,7 @@ from trnrt.planner.plan import Array, DeviceTensor, KernelSize, NodeReport, Plan
 from trnrt.planner.rendering.module import KernelModule, Material
 from trnrt.planner.searching.fitting import Fitted, repeat_part, trace_module
 from trnrt.planner.searching.search import Searched, search
-from trnrt.planner.sizing.counting import count_instructions
+from trnrt.planner.sizing.counting import measure_size
 
 # Notes show names in their ``repr``.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
@@ -125,7 +125,7 @@ class Planning:
         choices, fitted = searched.choices, searched.fitted
         whole, part, notes = self.material(choices, self.batch), self.material(choices, fitted.rows), list[str]()
         part.tune()
-        size = count_instructions(fitted.program or trace_module(part, fitted.module))
+        size = measure_size(fitted.program or trace_module(part, fitted.module))
         if self.batch is not None and fitted.rows is not None and fitted.rows != self.batch:
             times = self.batch // fitted.rows
             size = KernelSize(size.unrolled * times, size.compiled * times)

@@ -26,7 +26,7 @@ from trnrt.planner.plan import DeviceTensor, KernelSize, NodeReport, Plan, PlanO
 from trnrt.planner.rendering.module import Material
 from trnrt.planner.searching.fitting import MOST_TRACED, fit, loop_part, trace_module
 from trnrt.planner.searching.search import Searched, fit_first
-from trnrt.planner.sizing.counting import count_instructions, count_steps
+from trnrt.planner.sizing.counting import count_steps, measure_size
 from trnrt.planner.sizing.dividing import crossing_tensors, cut_costs, divide, made_tensor, tensor_bytes
 from trnrt.text import count_text, quote
 
@@ -82,7 +82,7 @@ class _Budgeting:
         found = [looped] if looped is not None else []
         if looped is None or self._plan.size.unrolled <= MOST_TRACED:  # else cutting takes too long to try
             cut = self._cut(self._whole, 1)
-            found += [cut] if cut is not None and _largest(cut).compiled <= self._budget else []
+            found += [cut] if _largest(cut).compiled <= self._budget else []
         if found:
             return min(found, key=lambda kernels: sum(kernel.us for kernel in kernels))
         return self._cut_and_loop()
@@ -136,9 +136,7 @@ class _Budgeting:
             fitted = loop_part(part, fitted, (whole.batch or 1) // (part.batch or 1), whole.heading)
         program = fitted.program or trace_module(part, fitted.module)
         plan = self._planning.plan(self._choices, Making(whole, part, fitted))
-        return PlannedKernel(
-            replace(plan, size=count_instructions(program)), (), self._plan.nodes, in_order_us(program)
-        )
+        return PlannedKernel(replace(plan, size=measure_size(program)), (), self._plan.nodes, in_order_us(program))
 
     def _cut(self, part: Material, trips: int) -> list[PlannedKernel]:
         """Kernels of at most the budget, if no single step exceeds it; each loops ``trips`` times."""

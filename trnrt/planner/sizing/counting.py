@@ -1,27 +1,20 @@
-"""Count the instructions of a program, and of each step in it."""
+"""Count the instructions of a kernel module, and of each step in it."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from trnrt.nki.machine.program import Loop, Program
+from trnrt.nki.machine.loops import count_instructions, count_trips
+from trnrt.nki.machine.program import Program
 from trnrt.planner.plan import KernelSize
 
 
-def count_instructions(program: Program) -> KernelSize:
-    """The size of a traced kernel. A device loop whose trips only the data tell counts as one trip."""
-    compiled = len(program.instructions)
-    unrolled, most = compiled, 1
-    inner: dict[int, int] = {}  # instructions that a loop adds when it is unrolled, by where it begins
-    for first, last in program.loops():  # inner loops first
-        loop: Loop = program.instructions[first]["loop"]
-        trips = _trips(loop)
-        nested = sum(more for begin, more in inner.items() if first < begin < last)
-        inner = {begin: more for begin, more in inner.items() if not first < begin < last}
-        inner[first] = (last - first - 1 + nested) * trips - (last - first - 1)
-        most = max(most, trips)
-    return KernelSize(unrolled + sum(inner.values()), compiled, most)
+def measure_size(program: Program) -> KernelSize:
+    """The size of a traced kernel module: all trips of its loops are known."""
+    counts = count_instructions(program)
+    trips = [count_trips(program.instructions[begin]["loop"]) or 1 for begin, _ in program.loops()]
+    return KernelSize(counts.unrolled or counts.compiled, counts.compiled, max(trips, default=1))
 
 
 def count_steps(program: Program, lines: Sequence[tuple[int, int]]) -> list[int]:
@@ -35,9 +28,3 @@ def count_steps(program: Program, lines: Sequence[tuple[int, int]]) -> list[int]
         at = bisect_right(ends, instruction.line - 1)
         counts[min(at, len(lines) - 1)] += 1
     return counts
-
-
-def _trips(loop: Loop) -> int:
-    if loop.counter is None or not isinstance(loop.start, int) or not isinstance(loop.stop, int):
-        return 1
-    return max(0, -(-(loop.stop - loop.start) // loop.step))
