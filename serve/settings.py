@@ -75,6 +75,7 @@ class ServeSettings(BaseSettings):
     compiled: Path | None = None
     fallback: Literal["none", "onnxruntime"] = "none"
     shape: Annotated[list[str], NoDecode] = []
+    max_instructions: int | None = Field(default=None, ge=0, description="0, or none: kernels of any size.")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod
@@ -91,6 +92,12 @@ class ServeSettings(BaseSettings):
         if config is not None:
             _check_file(Path(config))
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config)
+
+    @field_validator("max_instructions", mode="before")
+    @classmethod
+    def _read_budget(cls, value: Any) -> Any:
+        """``none`` as 0."""
+        return 0 if isinstance(value, str) and value.strip().lower() == "none" else value
 
     @field_validator("models", "api_keys", "shape", mode="before")
     @classmethod

@@ -53,6 +53,12 @@ class DeviceError(BackendError):
         self.usable = usable
 
 
+class KernelSizeError(TrnrtError):
+    """A step alone has more instructions than ``--max-instructions`` allows for a kernel."""
+
+    exit_code = 1
+
+
 @dataclass(frozen=True)
 class Blocker:
     """One reason why a model can't run on the NeuronCore.

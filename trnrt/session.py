@@ -43,6 +43,7 @@ class MoreOptions(TypedDict, total=False):
 
     choices: Choices
     effort: int | None
+    max_instructions: int | None
     cache: bool
     cache_dir: Path | None
     device: DeviceOptions | None
@@ -61,6 +62,8 @@ class InferenceSession:
     - ``choices``: override the planner's own.
     - ``effort``: with 1 the planner chooses by predicted time where that can gain, with 0 by estimates, which is
       quicker. By default 1 on a device, else 0: the simulator itself gains nothing.
+    - ``max_instructions``: the most instructions of a kernel as compiled; a model that needs more loops over its batch,
+      or becomes several kernels. By default 100,000 if that can be met; 0 sets no limit.
     - ``cache``: keep plans, in ``cache_dir`` or the default directory.
     - ``device``: the NeuronCores to use, and the time limit of a run.
 
@@ -91,6 +94,7 @@ class InferenceSession:
             effort=0 if effort is None else effort,
             fallback=fallback,
             shapes=dict(shapes or {}),
+            max_instructions=more.get("max_instructions"),
         )
         cache = PlanCache(more.get("cache_dir"), enabled=more.get("cache", True))
         choice = choose(backend, target, more.get("device"), cache.compiled_directory)
@@ -168,11 +172,14 @@ class InferenceSession:
         self._programs.close()
 
     def plan(self, batch: int = 1) -> Plan:
-        """Make the plan for ``batch`` rows; UnsupportedModelError if the device can't run the whole model."""
+        """Make the plan for ``batch`` rows, as one kernel of any size.
+
+        UnsupportedModelError if the device can't run the whole model.
+        """
         return make_plan(self.model, self.shapes_for(batch), self.options)
 
     def partition(self, batch: int = 1, *, cached: bool = False) -> Partition:
-        """The parts for ``batch`` rows: a single plan, unless the model needs the fallback.
+        """The parts for ``batch`` rows: a single plan, unless the model needs the fallback or several kernels.
 
         ``cached``: take them from the cache, or make and keep them; otherwise always make them.
         """

@@ -13,9 +13,9 @@ BINS = 16
 STRIDES = (8, 16, 32)
 
 
-def yolov8n() -> onnx.ModelProto:
-    """(1, 3, 640, 640) to (1, 84, 8400): centre, size, and scores of 80 classes."""
-    b = Builder("yolov8n", SIDE, batch=1)
+def yolov8n(batch: int | str = 1) -> onnx.ModelProto:
+    """(batch, 3, 640, 640) to (batch, 84, 8400): centre, size, and scores of 80 classes."""
+    b = Builder("yolov8n", SIDE, batch)
     source = _conv(b, "image", (3, 16), 3, 2)
     source = _cross_stage(b, _conv(b, source, (16, 32), 3, 2), (32, 32), 1, add=True)
     fine = _cross_stage(b, _conv(b, source, (32, 64), 3, 2), (64, 64), 2, add=True)
@@ -68,7 +68,7 @@ def _detect(b: Builder, sources: dict[str, int]) -> onnx.ModelProto:
         box = _conv(b, _conv(b, source, (channels, inner), 3), (inner, inner), 3)
         score = _conv(b, _conv(b, source, (channels, scored), 3), (scored, scored), 3)
         level = b.concat(b.conv(box, (inner, 4 * BINS), 1), b.conv(score, (scored, CLASSES), 1))
-        levels.append(b.node("Reshape", level, b.constant([1, 4 * BINS + CLASSES, -1])))
+        levels.append(b.node("Reshape", level, b.constant([0, 4 * BINS + CLASSES, -1])))
     joined = b.concat(*levels, axis=2)
     boxes, scores = b.nodes("Split", 2, joined, b.constant([4 * BINS, CLASSES]), axis=1)
     last = b.concat(_decode(b, boxes, cells), b.node("Sigmoid", scores))
@@ -77,10 +77,10 @@ def _detect(b: Builder, sources: dict[str, int]) -> onnx.ModelProto:
 
 def _decode(b: Builder, boxes: str, cells: int) -> str:
     """Distributions of distances to centres and sizes in pixels of the image, (1, 4, cells)."""
-    spread = b.transpose(b.node("Reshape", boxes, b.constant([1, 4, BINS, cells])), 0, 2, 1, 3)
+    spread = b.transpose(b.node("Reshape", boxes, b.constant([0, 4, BINS, cells])), 0, 2, 1, 3)
     bins = b.parameter(1, BINS, 1, 1)  # 0, 1, 2 ... in a trained model
     mean = b.node("Conv", b.node("Softmax", spread, axis=1), bins, kernel_shape=[1, 1])
-    distances = b.node("Reshape", mean, b.constant([1, 4, cells]))
+    distances = b.node("Reshape", mean, b.constant([0, 4, cells]))
     before, after = b.nodes("Split", 2, distances, b.constant([2, 2]), axis=1)
     anchors, strides = _grid()
     first = b.node("Sub", b.constant(anchors), before)

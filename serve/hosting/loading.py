@@ -158,6 +158,7 @@ def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
         fallback=None if settings.fallback == "none" else settings.fallback,
         buckets=_bucket_sizes(settings),
         shapes=_shapes(path, settings),
+        max_instructions=settings.max_instructions,
         device=device_options(settings),
     )
 

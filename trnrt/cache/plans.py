@@ -60,6 +60,7 @@ def request_for(
         "values": {name: _digest(array) for name, array in values.items()},
         "choices": options.choices.request,
         "effort": options.effort,
+        "max_instructions": options.max_instructions,
     }
 
 

@@ -73,6 +73,8 @@ def serve_command(model: Path, planning: Planning) -> tuple[str, ...]:
         words += ["--fallback", planning.fallback_name]
     for name, sizes in planning.shapes.items():
         words += ["--shape", (f"{name}=" if name else "") + "x".join(map(str, sizes))]
+    if planning.max_instructions is not None:
+        words += ["--max-instructions", str(planning.max_instructions or "none")]
     return tuple(words)
 
 

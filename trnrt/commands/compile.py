@@ -38,7 +38,7 @@ def compile_model(
 ) -> None:
     """Plan the model for ``batch`` rows, and write its kernel modules and weights into ``directory``."""
     session = open_session(model, options)
-    from trnrt.planner.parts.partition import fallback_notes
+    from trnrt.planner.parts.partition import fallback_notes, size_notes
 
     rows = rows_to_plan(session, batch)
     with working("planning"), writing_errors(directory):
@@ -47,7 +47,7 @@ def compile_model(
     if options.backend is Backend.NEURON:
         with working("compiling with AWS's compiler"), writing_errors(directory):
             files += [str(file) for file in _compile_parts(session, partition, directory)]
-    note(*fallback_notes(partition))
+    note(*fallback_notes(partition), *size_notes(partition, session.options.budget))
     shown_batch = rows if session.model.batch is not None else None
     parts = [part_document(part) for part in partition.parts]
     heading = f"{name_text(session.name)}: {session.dtype} on {session.target}, for {batch_text(session, rows)}"

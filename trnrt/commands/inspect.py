@@ -123,7 +123,7 @@ def _listing(session: InferenceSession, stage: Stage, rows: int) -> str:
 def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, notes: Sequence[str]) -> str:
     from rich.text import Text
 
-    from trnrt.report.tables import blockers_table, nodes_table, parts_table, steps_table, tiles_table
+    from trnrt.report.tables import blockers_table, kernels_table, nodes_table, parts_table, steps_table, tiles_table
 
     rows = "" if batch is None else f", planned for {count_text(batch, 'row')}"
     heading = f"{name_text(partition.name)}: {partition.dtype} on {partition.target}{rows}"
@@ -137,6 +137,8 @@ def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles
     if steps:
         parts += ["", steps_table(steps)]
         parts += [] if tiles is None else ["", tiles_table(tiles[step.name] for step in steps)]
+    if partition.plans:
+        parts += ["", kernels_table(partition)]
     if notes := [*partition.notes, *notes]:
         parts += ["", *(Text(f"- {escape_text(note)}") for note in notes)]
     return render(parts)

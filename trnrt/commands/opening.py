@@ -55,6 +55,7 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
             buckets=options.buckets,
             choices=Choices(no_fuse=frozenset(overrides.no_fuse or ())),
             effort=options.effort,
+            max_instructions=planning.max_instructions,
             cache=options.cache,
             device=options.device,
         )

@@ -124,6 +124,15 @@ def read_percent(text: str) -> float:
     return float(text.strip().removesuffix("%"))
 
 
+def read_budget(text: str) -> int:
+    """``20000`` as a number of instructions, ``none`` as 0; OptionError if it is neither."""
+    if text.strip().lower() == "none":
+        return 0
+    if not re.fullmatch(r"\d{1,12}", text.strip(), re.ASCII):
+        raise OptionError(f"{text!r} is not a number of instructions", hint="give a whole number, or none")
+    return int(text)
+
+
 def read_buckets(text: str) -> tuple[int, ...]:
     """``1,4,16`` as batch sizes; OptionError if it isn't that."""
     from trnrt.running.buckets import parse_buckets
@@ -239,6 +248,7 @@ PlanBatchFlag = Annotated[
     int | None,
     planning_flag("--batch", min=1, metavar="N", help="Rows to plan for. By default the model's fixed batch, else 1."),
 ]
+BUDGET = "The most instructions of a kernel, as compiled; none sets no limit. By default 100000, if that can be met."
 EFFORT = 1
 _BY_EFFORT = "1: choose sizes, kernels and fusions by predicted time where that can gain. 0: use quick estimates."
 EffortFlag = Annotated[int, planning_flag("--effort", min=0, max=1, help=_BY_EFFORT)]

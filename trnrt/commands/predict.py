@@ -180,6 +180,7 @@ def predict_command(
         parts.batch,
         parts.rows_per_part,
         rows.limit,
+        planning.max_instructions,
     )
     predict(request, parse_most_bad(parts.max_bad), reporting, processes.place, overwrite=parts.overwrite)
 

@@ -94,7 +94,7 @@ def _profile_parts(partition: Partition) -> tuple[list[tuple[str, Profile]], Doc
         raise UnsupportedModelError(partition.name, list(partition.blockers))
     with working("tracing and timing the kernel"):
         profiles = {part.name: profile_plan(part.plan) for part in device}
-    if not partition.cpu_parts:
+    if len(partition.parts) == 1:
         (predicted,) = profiles.values()
         return [(partition.name, predicted)], profile_document(partition.name, predicted, version=__version__), []
     notes = fallback_notes(partition)
@@ -108,15 +108,16 @@ def _overview(partition: Partition, document: Document) -> str:
 
     from trnrt.nki.machine.timing import Range
     from trnrt.report.profiles import wide_text
-    from trnrt.report.tables import parts_table
+    from trnrt.report.tables import kernels_table, parts_table
 
-    if not partition.cpu_parts:
+    if len(partition.parts) == 1:
         return ""
     whole = Range(*(document[key]["benchmark"] for key in ("low_us", "predicted_us", "high_us")))
-    crossings = f"{partition.crossings_us:,.1f} us of it round trips to the CPU"
-    total = f"all parts: {range_text(whole)} predicted, {crossings}; the range's ends are the sums of the parts' ends"
+    crossings = f", {partition.crossings_us:,.1f} us of it round trips to the CPU" if partition.cpu_parts else ""
+    total = f"all parts: {range_text(whole)} predicted{crossings}; the range's ends are the sums of the parts' ends"
     wide = [Text(wide_text(whole), "bold yellow")] if whole.too_wide else []
-    return render([Text(total, "bold"), *wide, parts_table(partition), Text()])
+    table = parts_table(partition) if partition.cpu_parts else kernels_table(partition)
+    return render([Text(total, "bold"), *wide, table, Text()])
 
 
 def prepare(views: Views, reporting: Reporting, kind: str) -> Baseline | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 from typer.core import TyperCommand
 
 from trnrt.commands.options import (
+    BUDGET,
     EFFORT,
     PANELS,
     Backend,
@@ -34,6 +35,7 @@ from trnrt.commands.options import (
     TargetFlag,
     check_finite,
     flag,
+    read_budget,
     read_numbers,
     read_percent,
 )
@@ -285,6 +287,9 @@ class Planning:
         "--shape",
         metavar="[NAME=]3x224x224",
         help="The sizes that an input leaves open, with or without the batch; repeatable.",
+    )
+    max_instructions: int | None = flag(
+        "Planning", "--max-instructions", metavar="[N|none]", parser=read_budget, help=BUDGET
     )
 
     @property

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trnrt.commands.options import TARGETS, Backend, DType, Engine, Fallback, flag
+from trnrt.commands.options import BUDGET, TARGETS, Backend, DType, Engine, Fallback, flag, read_budget
 from trnrt.commands.records import takes_records
 from trnrt.errors import BackendError
 
@@ -187,6 +187,9 @@ class Serving:
         "--shape",
         metavar="[NAME=]SIZES",
         help="The sizes that an input leaves open, as image=3x224x224, in every model that has it.",
+    )
+    max_instructions: int | None = flag(
+        "Planning", "--max-instructions", metavar="[N|none]", parser=read_budget, help=BUDGET
     )
     log_level: LogLevel | None = flag(
         "Options", "--log-level", show_default="info", help="The least level to log, to stderr."

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trnrt.nki.breakdown import Breakdown, PathPart, breakdown_of
+from trnrt.nki.machine.loops import InstructionCounts, add_counts, count_instructions
 from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
@@ -153,6 +154,11 @@ class Profile(Named):
     def causes(self) -> tuple[Cause, ...]:
         """The causes of the range of ``benchmark_us``, the widest first; of the slowest core if there are several."""
         return _slowest(self.predictions).causes
+
+    @property
+    def counts(self) -> InstructionCounts:
+        """The kernel's size on all of its cores, before the compiler's rewrites."""
+        return add_counts(count_instructions(prediction.issues.program) for prediction in self.predictions)
 
     @property
     def timeline(self) -> Timeline:

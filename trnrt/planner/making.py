@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -21,10 +21,11 @@ from trnrt.planner.options import PlanOptions
 from trnrt.planner.placing import passes
 from trnrt.planner.placing.passes import Fewer, fewer_rows, most_fewer, same_crossing, same_steps
 from trnrt.planner.placing.placement import Placed
-from trnrt.planner.plan import Array, DeviceTensor, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
+from trnrt.planner.plan import Array, DeviceTensor, KernelSize, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
 from trnrt.planner.rendering.module import KernelModule, Material
-from trnrt.planner.searching.fitting import Fitted, repeat_part
-from trnrt.planner.searching.search import search
+from trnrt.planner.searching.fitting import Fitted, repeat_part, trace_module
+from trnrt.planner.searching.search import Searched, search
+from trnrt.planner.sizing.counting import measure_size
 
 # Notes show names in their ``repr``.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
@@ -36,7 +37,9 @@ def make_plan(
     options: PlanOptions,
     values: Mapping[str, Array] | None = None,
 ) -> Plan:
-    """Plan a model for concrete input shapes, and for the ``values`` of inputs that are its parameters.
+    """Plan a model as one kernel, whatever its size, for concrete input shapes.
+
+    ``values`` are those of inputs that are its parameters.
 
     Raises UnsupportedModelError with every blocking node, InputError if the shapes don't fit the model, OptionError if
     the choices contain an unknown name.
@@ -61,18 +64,17 @@ def plan_view(
     batch: int | None,
     fewer: Fewer | None = None,
 ) -> Plan:
-    """``make_plan`` for a graph that is bound already; ignores names in the choices that the graph doesn't have.
+    """``make_plan`` for a graph that is bound already; ignores names in the choices that the graph doesn't have, and
+    the budget of instructions (see ``sizing.budget``).
 
     ``fewer`` gives the graph for fewer rows, if the batch may be split into passes.
     """
-    planning = _Planning(model, view, options, batch, fewer)
-    searched = search(planning.material, batch, options.choices, options.effort)
-    plan = planning.plan(searched.choices, searched.fitted)
-    return replace(plan, choices=searched.choices, weighed=searched.weighed)
+    planning = Planning(model, view, options, batch, fewer)
+    return planning.whole_plan(planning.search())
 
 
 @dataclass(eq=False)
-class _Planning:
+class Planning:
     """A graph, ``view``, on its way to a plan for ``batch`` rows, and the graphs for ``fewer``, each lowered once."""
 
     model: ImportedModel
@@ -84,6 +86,10 @@ class _Planning:
 
     def __post_init__(self) -> None:
         self._lowered = lru_cache(maxsize=4)(self._lower)
+
+    def search(self) -> Searched:
+        """The choices for the model as one kernel, with its module."""
+        return search(self.material, self.batch, self.options.choices, self.options.effort)
 
     def _lower(self, no_fuse: frozenset[str], rows: int | None) -> Lowering:
         view = self.view
@@ -101,8 +107,12 @@ class _Planning:
         return replace(material, fewer=lambda: self._fewer(choices, most_fewer(rows or 2)))
 
     def _fewer(self, choices: Choices, rows: int) -> Material | None:
+        """``part_material`` for a batch that is large enough to try parts of it."""
+        return None if self.batch is None or self.batch <= passes.AT_ONCE else self.part_material(choices, rows)
+
+    def part_material(self, choices: Choices, rows: int) -> Material | None:
         """The material for a part of the batch, if the plan for it does the same with fewer rows."""
-        if self.batch is None or self.batch <= passes.AT_ONCE or self.fewer is None or self.fewer(rows) is None:
+        if self.batch is None or self.fewer is None or self.fewer(rows) is None:
             return None
         whole, part = (self._lowered(choices.no_fuse, count) for count in (self.batch, rows))
         dtype = self.options.dtype
@@ -110,15 +120,34 @@ class _Planning:
         same = all(same_crossing(*both, self.batch, rows) for both in crossing)
         return self.material(choices, rows) if same and same_steps(whole, part, self.batch, rows) else None
 
-    def plan(self, choices: Choices, fitted: Fitted) -> Plan:
-        """The plan around a fitted module."""
-        lowering, whole = self._lowered(choices.no_fuse, self.batch), self.material(choices, self.batch)
-        found = self.material(choices, fitted.rows)
-        found.tune()
+    def whole_plan(self, searched: Searched) -> Plan:
+        """The plan of the model as one kernel, around the module that was found."""
+        choices, fitted = searched.choices, searched.fitted
+        whole, part, notes = self.material(choices, self.batch), self.material(choices, fitted.rows), list[str]()
+        part.tune()
+        size = measure_size(fitted.program or trace_module(part, fitted.module))
         if self.batch is not None and fitted.rows is not None and fitted.rows != self.batch:
-            lowering.notes.append(_passes_note(self.batch, fitted.rows))
-            fitted = repeat_part(found, fitted, self.batch // fitted.rows, whole.heading)
-        return _assemble(self.model, self.view, lowering, whole, found, fitted)
+            times = self.batch // fitted.rows
+            size = KernelSize(size.unrolled * times, size.compiled * times)
+            notes.append(_passes_note(self.batch, fitted.rows))
+            fitted = repeat_part(part, fitted, times, whole.heading)
+        plan = self.plan(choices, Making(whole, part, fitted, notes))
+        return replace(plan, weighed=searched.weighed, size=size)
+
+    def plan(self, choices: Choices, making: Making) -> Plan:
+        """The plan around a fitted module, without its size."""
+        lowering = self._lowered(choices.no_fuse, self.batch)
+        return replace(_assemble(self.model, self.view, lowering, making), choices=choices)
+
+
+@dataclass(frozen=True)
+class Making:
+    """A fitted module; the material of the ``whole`` batch, and of the ``part`` of it that each of its calls takes."""
+
+    whole: Material
+    part: Material
+    fitted: Fitted
+    notes: Sequence[str] = ()
 
 
 def _passes_note(batch: int, rows: int) -> str:
@@ -199,13 +228,12 @@ def _heading(model: ImportedModel, target: str, dtype: str, inputs: list[DeviceT
     ]
 
 
-def _assemble(
-    model: ImportedModel, view: GraphView, lowering: Lowering, whole: Material, part: Material, fitted: Fitted
-) -> Plan:
-    """The plan for the ``whole`` batch; each call of the module takes a ``part`` of it."""
-    steps, module = _step_reports(lowering, whole, part, fitted), fitted.module
+def _assemble(model: ImportedModel, view: GraphView, lowering: Lowering, making: Making) -> Plan:
+    """The plan for the whole batch."""
+    whole, module = making.whole, making.fitted.module
+    steps = _step_reports(lowering, whole, making.part, making.fitted)
     return Plan(
-        name=model.name,
+        name=whole.name,
         entry=module.entry,
         target=whole.target,
         dtype=whole.dtype,
@@ -219,7 +247,7 @@ def _assemble(
         constants=lowering.constants,
         steps=steps,
         nodes=node_reports(model, view.notes, _planned_nodes(lowering, steps)),
-        notes=(*view.notes, *lowering.notes),
+        notes=(*view.notes, *lowering.notes, *making.notes),
         source=module.source,
         parts=module.parts,
     )

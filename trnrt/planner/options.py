@@ -13,6 +13,12 @@ from trnrt.planner.sizes import Shape
 DTYPES = ("float32", "bfloat16", "float16")
 FALLBACKS = ("onnxruntime",)
 EFFORTS = (0, 1)
+NO_BUDGET = 0
+DEFAULT_BUDGET = 100_000
+"""Instructions of a kernel as compiled. AWS's compiler refuses more than 5,000,000 (aws-neuron-sdk #987, NCC_EBVF030),
+and is slow long before: the first kernel of aws-neuron-sdk #1374 (2026-08), which its loops unroll to about a million,
+was never seen to finish; it took hours and more than 40 GB. A tenth of it in proportion is several minutes and 4 GB,
+which a small instance has. No figure of AWS between these is published."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,8 @@ class PlanOptions:
 
     ``choices`` override the planner's own. With ``effort`` 1 it compares predicted times wherever that can gain; with 0
     it estimates. ``fallback`` names what runs the nodes that the device can't; without it such a model is refused.
-    ``shapes``: sizes left open in the model's file, by input. Raises OptionError for an invalid value.
+    ``shapes``: sizes left open in the model's file, by input. ``max_instructions``: the most in a kernel, NO_BUDGET for
+    any number, None for DEFAULT_BUDGET if that can be met. Raises OptionError for an invalid value.
     """
 
     target: str = DEFAULT_TARGET
@@ -30,6 +37,7 @@ class PlanOptions:
     effort: int = 0
     fallback: str | None = None
     shapes: Mapping[str, Shape] = field(default_factory=dict)
+    max_instructions: int | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -38,3 +46,12 @@ class PlanOptions:
             raise OptionError(f"unknown fallback {self.fallback!r}", hint=f"it is {', '.join(FALLBACKS)}, or None")
         if self.effort not in EFFORTS:
             raise OptionError(f"effort is {self.effort!r}", hint=f"it is one of {', '.join(map(str, EFFORTS))}")
+        if self.max_instructions is not None and self.max_instructions < 0:
+            raise OptionError(
+                f"max_instructions is {self.max_instructions}", hint="it is 1 or more, or 0 for kernels of any size"
+            )
+
+    @property
+    def budget(self) -> int:
+        """The most instructions of a kernel; NO_BUDGET for any number."""
+        return DEFAULT_BUDGET if self.max_instructions is None else self.max_instructions

@@ -125,6 +125,16 @@ class PlanOutput:
 
 
 @dataclass(frozen=True)
+class KernelSize:
+    """The instructions of a kernel: ``unrolled``, with the body of a device loop once for each trip; and ``compiled``,
+    with it once, as AWS's compiler sees the kernel. ``trips`` are those of the loop over the batch, 1 without one."""
+
+    unrolled: int
+    compiled: int
+    trips: int = 1
+
+
+@dataclass(frozen=True)
 class WeightPart:
     """The place of a weight that shares a kernel argument (P, columns) with others: from column ``first`` on, in the
     order of its elements in ``shape`` (P, ...)."""
@@ -159,6 +169,7 @@ class Plan:
     function ``entry`` takes ``inputs`` and then ``weights`` in order and returns ``results``. ``parts`` lists by name
     the weights that share an argument. ``constants`` are values for the host (label tables, outputs that depend on no
     input). ``before`` computes those of ``inputs`` that aren't inputs of the model; ``host`` runs on the results.
+    ``size`` counts the kernel's instructions.
     """
 
     name: str
@@ -180,3 +191,4 @@ class Plan:
     choices: Choices = DEFAULT
     weighed: tuple[Tried, ...] = ()
     before: tuple[HostNode, ...] = ()
+    size: KernelSize = KernelSize(0, 0)

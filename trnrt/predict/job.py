@@ -54,7 +54,7 @@ class Request:
     """The user's settings. ``target``: None is the machine's device, else trn2. ``form``: "parquet" or "npz".
 
     ``top``: how many of the best classes to write beside the outputs. ``batch``, ``rows_per_part``: None chooses them.
-    ``limit``: only the input's first rows.
+    ``limit``: only the input's first rows. ``max_instructions``: of a kernel; see ``PlanOptions``.
     """
 
     model: str
@@ -73,6 +73,7 @@ class Request:
     batch: int | None = None
     rows_per_part: int | None = None
     limit: int | None = None
+    max_instructions: int | None = None
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         dtype=request.dtype,
         backend=request.backend,
         fallback=request.fallback,
+        max_instructions=request.max_instructions,
         shapes=dict(request.shapes),
         cache=request.cache,
         device=request.device,
@@ -357,6 +359,7 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
         "dtype": request.dtype,
         "backend": request.backend,
         "fallback": request.fallback or "none",
+        "max instructions": "default" if request.max_instructions is None else request.max_instructions or "none",
         "shapes": ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in opened.source.shapes.items()),
         "format": request.form,
         "top": request.top or "none",

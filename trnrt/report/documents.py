@@ -137,8 +137,9 @@ def parts_of(session: InferenceSession) -> list[Document]:
 def part_document(part: Part) -> Document:
     """A part of a model: ``place`` is "core" or "cpu"; ``reasons`` says why each node is on the CPU.
 
-    ``to_host_bytes`` leave the device for a CPU part, ``to_device_bytes`` return, ``crossing_us`` is the cost; null for
-    "core".
+    ``instructions`` of the kernel are ``unrolled`` and as ``compiled``, which has the body of its loop of ``trips``
+    once; null for "cpu". ``to_host_bytes`` leave the device for a CPU part, ``to_device_bytes`` return,
+    ``crossing_us`` is the cost; null for "core".
     """
     from trnrt.planner.parts.partition import CpuPart
 
@@ -151,6 +152,7 @@ def part_document(part: Part) -> Document:
         "reasons": {} if crossing is None else {node.name: node.reason for node in nodes},
         "inputs": list(part.inputs),
         "outputs": list(part.outputs),
+        "instructions": None if isinstance(part, CpuPart) else asdict(part.plan.size),
         "to_host_bytes": None if crossing is None else crossing.to_host,
         "to_device_bytes": None if crossing is None else crossing.to_device,
         "crossing_us": None if crossing is None else crossing.predicted_us,
@@ -248,6 +250,8 @@ def _prediction(profile: Profile) -> Document:
         "dma_transfer_count": profile.dma_transfer_count,
         "dma_packets": profile.dma_packets,
         "instructions": profile.instructions,
+        "instructions_compiled": profile.counts.compiled,
+        "instructions_unrolled": profile.counts.unrolled,
         "engines": {name: asdict(use) for name, use in profile.engines.items()},
         "steps": [asdict(step) | {"nodes": list(step.nodes)} for step in profile.steps],
         "breakdown": asdict(profile.breakdown) | {"parts": [asdict(part) for part in profile.breakdown.parts]},

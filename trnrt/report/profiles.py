@@ -160,10 +160,19 @@ def _latency(profile: Profile) -> Table:
 
 def _utilization(profile: Profile) -> Text:
     counts = (
-        f"{count_text(profile.instructions, 'instruction')}, {count_text(profile.dma_transfer_count, 'DMA transfer')}, "
+        f"{_size_text(profile)}, {count_text(profile.dma_transfer_count, 'DMA transfer')}, "
         f"{profile.hbm_bytes:,} HBM bytes"
     )
     return Text(f"MFU {_share(profile.mfu)}, MBU {_share(profile.mbu)}; {counts}")
+
+
+def _size_text(profile: Profile) -> str:
+    """The number of issued instructions; with device loops, the two sizes of the program."""
+    compiled, unrolled = profile.counts
+    if compiled == unrolled:
+        return count_text(profile.instructions, "instruction")
+    times = "as often as the data say" if unrolled is None else f"{unrolled:,} unrolled"
+    return f"{count_text(compiled, 'instruction')} as compiled, {times}"
 
 
 def _longest_steps(steps: Sequence[StepUse]) -> list[StepUse]:

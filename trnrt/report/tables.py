@@ -203,6 +203,21 @@ def parts_table(partition: Partition) -> Table:
     return plain_table(columns, rows, right=(2, 3, 4, 5))
 
 
+def kernels_table(partition: Partition) -> Table:
+    """A line for each kernel: its steps, and its instructions, unrolled and as AWS's compiler sees them."""
+    rows = [
+        (
+            name_text(plan.name),
+            _amount(len(plan.steps)),
+            _amount(plan.size.unrolled),
+            _amount(plan.size.compiled),
+            _amount(plan.size.trips) if plan.size.trips > 1 else "-",
+        )
+        for plan in partition.plans
+    ]
+    return plain_table(("kernel", "steps", "instructions", "as compiled", "trips"), rows, right=(1, 2, 3, 4))
+
+
 def blockers_table(blockers: Iterable[Blocker]) -> Table:
     """A line for each reason why a model can't run."""
     rows = [(name_text(b.node), name_text(b.op), escape_text(b.reason), escape_text(b.hint)) for b in blockers]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
 
+from trnrt.nki.machine.loops import is_loop_barrier
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Storage, View
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import StepUse
@@ -58,7 +59,12 @@ def step_name(steps: Sequence[StepUse], index: int, line: int) -> str:
 def operation_text(instruction: Instruction) -> str:
     """An instruction's operation, and its name in the kernel, if any."""
     name = f" {name_text(instruction.name)}" if instruction.name else ""
-    return f"{instruction.operation.name}{name}"
+    return f"{operation_name(instruction)}{name}"
+
+
+def operation_name(instruction: Instruction) -> str:
+    """The name of an instruction's operation; the markers of a device loop stand for its barriers."""
+    return "loop barrier of all engines" if is_loop_barrier(instruction) else instruction.operation.name
 
 
 def source_text(source: object) -> str:

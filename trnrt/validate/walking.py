@@ -82,33 +82,37 @@ class Walk:
         self.ours: dict[str, Array] = dict(self.theirs)
         self.loose: dict[str, tuple[Array, Array]] = {}
         self._readers: dict[str, PlanReader] = {}
+        self._results: dict[str, list[DeviceTensor]] = {}
         self._held: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._before: dict[tuple[str, str], HostNode] = {}
         self.units: list[Unit] = []
+        groups = {_group_of(part) for part in partition.parts}
         for part in partition.parts:
-            self._add(part, is_only=len(partition.parts) == 1)
+            self._add(part, is_only=len(groups) == 1, is_last=part is _last_of_group(partition, part))
         self._last = {name: k for k, unit in enumerate(self.units) for name in unit.reads}
 
-    def _add(self, part: CpuPart | DevicePart, *, is_only: bool) -> None:
-        """Append a part's units."""
+    def _add(self, part: CpuPart | DevicePart, *, is_only: bool, is_last: bool) -> None:
+        """Append a part's units; only the last kernel of a group has the group's outputs."""
         if isinstance(part, CpuPart):
             self.groups.known |= set(part.outputs)
             self.units.append(Unit(part, None, (), part.inputs))
             return
         reader = self._readers[part.name] = PlanReader(part.plan)
         self._before |= {(part.name, node.output): node for node in part.plan.before}
+        made_before = self._results.setdefault(_group_of(part), [])
+        made_before += part.plan.results
         for step in part.plan.steps:
             is_new = step.holds and step.holds not in self.groups.known
             groups: tuple[Group, ...] = (self.groups.cut(step.holds),) if is_new else ()
             if is_new:
-                self._held[part.name, step.output] = step.holds, step.order
+                self._held[_group_of(part), step.output] = step.holds, step.order
                 self._dtypes[step.holds] = reader.dtype(step.output)
             self.units.append(Unit(part, step, groups, self._reads(part, step.sources, groups)))
-        if not is_only:
+        if not is_only and is_last:
             made = [name for name in part.outputs if name not in self.groups.known]
             groups = tuple(self.groups.cut(name) for name in made)
-            self.units.append(Unit(part, None, groups, self._reads(part, part.plan.results, groups)))
+            self.units.append(Unit(part, None, groups, self._reads(part, made_before, groups)))
 
     def _reads(
         self, part: DevicePart, sources: Sequence[StoredTensor | DeviceTensor], groups: Sequence[Group]
@@ -120,7 +124,7 @@ class Walk:
     def _names(self, part: DevicePart, stored: str) -> tuple[str, ...]:
         """The names that a stored tensor comes from: its value, else itself, or the host node's inputs."""
         before = self._before.get((part.name, stored))
-        return (self._held.get((part.name, stored), (stored, ()))[0],) if before is None else before.inputs
+        return (self._held.get((_group_of(part), stored), (stored, ()))[0],) if before is None else before.inputs
 
     def forget(self, position: int) -> None:
         """Release the values that no later unit reads."""
@@ -141,7 +145,8 @@ class Walk:
             self.theirs[value_name(group.value)] = value_of(group, evaluate(group, self.groups.model, self.theirs))
         plan = unit.part.plan
         known = dict(self.ours) | plan.constants
-        known |= {tensor.name: self._stored_array(unit.part, tensor, 1) for tensor in plan.results}
+        results = self._results[_group_of(unit.part)]
+        known |= {tensor.name: self._stored_array(unit.part, tensor, 1) for tensor in results}
         for node in plan.host:
             known[node.output] = node.compute(*(known[name] for name in node.inputs))
         made = {output.name: as_output(known[output.source], output) for output in plan.outputs}
@@ -187,7 +192,7 @@ class Walk:
         values = (self.theirs, self.ours)[position]
         if (before := self._before.get((part.name, source.name))) is not None:
             return before.compute(*(values[name] for name in before.inputs))
-        name, order = self._held.get((part.name, source.name), (source.name, ()))
+        name, order = self._held.get((_group_of(part), source.name), (source.name, ()))
         array = values[name]
         return (array.transpose(order) if order else array).reshape(source.shape)
 
@@ -202,6 +207,15 @@ class Walk:
                 fed = (theirs, self.ours[name])[position].astype(held)
             errors[name] = errors_of(fed, as_float(theirs)).astype(np.float32)
         return errors
+
+
+def _group_of(part: CpuPart | DevicePart) -> str:
+    """The part of the graph that a part is, or is a kernel of."""
+    return part.group or part.name if isinstance(part, DevicePart) else part.name
+
+
+def _last_of_group(partition: Partition, part: CpuPart | DevicePart) -> CpuPart | DevicePart:
+    return [other for other in partition.parts if _group_of(other) == _group_of(part)][-1]
 
 
 def _as_value(stored: Array, step: StepReport, shape: tuple[int, ...]) -> Array:

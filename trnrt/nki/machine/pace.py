@@ -125,7 +125,8 @@ class Timing:
     ``order``: the order in which the compiler is assumed to issue the headline's instructions, "program" or "free"
     (list scheduling). ``places``: the tiles of a loop rotate over this many times the places that they need.
     ``head_ns`` and ``tail_ns``: a profiler's total has them before the first and after the last instruction;
-    ``benchmark_ns``: how much of them a benchmark of many runs still sees.
+    ``benchmark_ns``: how much of them a benchmark of many runs still sees. ``loop_barrier_ns``: how long all engines
+    wait at a device loop's entry and after each trip, once the work before is done.
     """
 
     compared: bool
@@ -136,6 +137,7 @@ class Timing:
     benchmark_ns: float
     table_load_ns: float
     function_latency_ns: float
+    loop_barrier_ns: float
     wide_stride_factor: float
     vector_modes: bool
     exclusive_psum: bool

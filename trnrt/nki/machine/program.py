@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from trnrt.nki.machine.dtypes import Array, DType
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.targets import Target
 
 
@@ -471,22 +472,8 @@ class Program:
         return outputs[0] if outputs else None
 
     def lifetimes(self) -> dict[int, tuple[int, int]]:
-        """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out.
-
-        Storages used in a device loop live through the whole loop, because its body runs again.
-        """
-        first_use: dict[int, int] = {}
-        last_use: dict[int, int] = {}
-        for position, instruction in enumerate(self.instructions):
-            for view in instruction.touches():
-                first_use.setdefault(view.storage.index, position)
-                last_use[view.storage.index] = position
-        spans = {index: (first, last_use[index]) for index, first in first_use.items()}
-        for begin, end in self.loops():
-            for index, (first, last) in spans.items():
-                if first <= end and last >= begin:
-                    spans[index] = (min(first, begin), max(last, end))
-        return spans
+        """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out."""
+        return find_lifetimes(self)
 
     def loops(self) -> list[tuple[int, int]]:
         """The indices of the first and the last instruction of every device loop, inner loops first."""

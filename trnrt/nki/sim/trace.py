@@ -62,6 +62,7 @@ class Tracer:
         self._registers = 0
         self._doubted: set[tuple[Source, str]] = set()
         self._entry = entry
+        self._own = _own_code(entry)
         self._accumulators: dict[Engine, NkiTensor] = {}
         self._initialised: dict[tuple[str, DType], NkiTensor] = {}
 
@@ -191,7 +192,7 @@ class Tracer:
             raise KernelError(f"{operation.name}: {arg} is empty, shape {view.shape}")
 
     def _where(self, frame: FrameType | None) -> tuple[Source, int]:
-        """The innermost source line outside the simulator, and the line of the kernel's own function above it."""
+        """The innermost source line outside the simulator, and the line of the kernel's own code above it."""
         while frame is not None and frame.f_code.co_filename.startswith(_HERE):
             frame = frame.f_back
         if frame is None:
@@ -199,9 +200,17 @@ class Tracer:
         code = frame.f_code
         source = Source(code.co_filename, frame.f_lineno, code.co_name)
         outer: FrameType | None = frame
-        while outer is not None and outer.f_code is not self._entry:
+        while outer is not None and id(outer.f_code) not in self._own:
             outer = outer.f_back
         return source, outer.f_lineno if outer is not None else 0
+
+
+def _own_code(entry: CodeType | None) -> frozenset[int]:
+    """The ids of the code of a kernel's function and of the functions inside it: the bodies of its device loops."""
+    if entry is None:
+        return frozenset()
+    inner = [_own_code(code) for code in entry.co_consts if isinstance(code, CodeType)]
+    return frozenset({id(entry)}).union(*inner)
 
 
 def source_of(traceback: TracebackType | None) -> Source | None:

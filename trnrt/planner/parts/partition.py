@@ -20,13 +20,14 @@ from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner.checking import check_choices
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.lowering.walk import Lowering, is_static, node_name, operator_name, value_name
-from trnrt.planner.making import node_reports, plan_view, rows_of
+from trnrt.planner.making import node_reports, rows_of
 from trnrt.planner.options import PlanOptions
 from trnrt.planner.parts.crossing import Crossing, crossing_note, host_link
 from trnrt.planner.parts.cutting import cut, serialize_part, type_open_values
 from trnrt.planner.parts.levels import Flow, group_nodes
 from trnrt.planner.placing.passes import fewer_rows
 from trnrt.planner.plan import Array, NodeReport, Plan, StepReport
+from trnrt.planner.sizing.budget import PlannedKernel, plan_kernels
 
 MOST_PARTS = 1000
 """Parts of a model: each is a kernel module to trace, or a session of onnxruntime."""
@@ -39,12 +40,17 @@ _ONLY_MOVES = "only moves elements, next to nodes on the CPU: not worth a round 
 
 @dataclass(frozen=True)
 class DevicePart:
-    """A part with a plan; ``inputs`` and ``outputs`` are names of the model's values, in the model's dtypes."""
+    """A part with a plan; ``inputs`` and ``outputs`` are names of the model's values, in the model's dtypes.
+
+    ``group``: the part of the graph that this is one of several kernels of, "" for an only one. Values between the
+    kernels of a group are in their stored shape and dtype; the last kernel has the group's outputs.
+    """
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     plan: Plan
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,15 +141,25 @@ def _partition_model(
     """``make_partition`` without the check of the choices' names."""
     view, batch = model.bind(shapes, values), rows_of(model, shapes)
     try:
-        plan = plan_view(model, view, options, batch, fewer_rows(model, shapes, values, view))
+        kernels = plan_kernels(model, view, options, batch, fewer_rows(model, shapes, values, view))
     except UnsupportedModelError as error:
         if options.fallback is None:
             raise
         _check_outputs(model)
         return _Partitioner(model, view, options, error.blockers).partition(batch)
-    outputs = tuple(output.name for output in plan.outputs)
-    part = DevicePart(plan.name, tuple(info.name for info in model.inputs), outputs, plan)
-    return Partition(model.name, options.target, options.dtype, batch, (part,), outputs, {}, plan.nodes, plan.notes)
+    parts = _device_parts(model.name, kernels)
+    outputs = tuple(output.name for output in kernels[-1].plan.outputs)
+    nodes, notes = kernels[-1].reports, kernels[-1].plan.notes
+    return Partition(model.name, options.target, options.dtype, batch, parts, outputs, {}, nodes, notes)
+
+
+def _device_parts(name: str, kernels: Sequence[PlannedKernel]) -> tuple[DevicePart, ...]:
+    """The kernels of a graph called ``name``, as parts."""
+    group = name if len(kernels) > 1 else ""
+    return tuple(
+        DevicePart(kernel.plan.name, kernel.inputs, tuple(o.name for o in kernel.plan.outputs), kernel.plan, group)
+        for kernel in kernels
+    )
 
 
 def _check_outputs(model: ImportedModel) -> None:
@@ -202,12 +218,12 @@ class _Partitioner:
             if all(on_cpu or plan is not None for (on_cpu, _), plan in zip(groups, plans, strict=True)):
                 return self._assemble(groups, plans, batch)
 
-    def _plan(self, number: int, nodes: list[ir.Node], batch: int | None, rounds: int) -> DevicePart | None:
-        """The plan of a part; None if some of its nodes have to go to the CPU, which are recorded."""
+    def _plan(self, number: int, nodes: list[ir.Node], batch: int | None, rounds: int) -> tuple[DevicePart, ...] | None:
+        """The kernels of a part, mostly one; None if some of its nodes have to go to the CPU, which are recorded."""
         inputs, outputs = self.flow.inputs_of(nodes), self.flow.outputs_of(nodes)
         part = cut(self.view.model, self._part_name(number), inputs, outputs)
         try:
-            plan = plan_view(part, GraphView(part.model, ()), self.options, batch)
+            kernels = plan_kernels(part, GraphView(part.model, ()), self.options, batch)
         except UnsupportedModelError as error:
             reasons = {blocker.node: blocker.reason for blocker in error.blockers}
             found = {name: reasons[name] for name in map(node_name, nodes) if name in reasons}
@@ -216,10 +232,10 @@ class _Partitioner:
                 found = {node_name(node): reasons.get(node_name(node), why) for node in nodes}
             self.blocked |= found
             return None
-        if not any(report.place == "core" for report in plan.nodes):
+        if not any(report.place == "core" for report in kernels[-1].reports):
             self.blocked |= {node_name(node): _ONLY_MOVES for node in nodes}
             return None
-        return DevicePart(part.name, _names(inputs), _names(outputs), self._as_part(plan))
+        return tuple(replace(one, plan=self._as_part(one.plan)) for one in _device_parts(part.name, kernels))
 
     def _as_part(self, plan: Plan) -> Plan:
         """The plan of a part, whose outputs need not be the model's."""
@@ -235,13 +251,16 @@ class _Partitioner:
         return f"{self.model.name}_part{number}"
 
     def _assemble(
-        self, groups: list[tuple[bool, list[ir.Node]]], plans: Sequence[DevicePart | None], batch: int | None
+        self,
+        groups: list[tuple[bool, list[ir.Node]]],
+        plans: Sequence[tuple[DevicePart, ...] | None],
+        batch: int | None,
     ) -> Partition:
         parts: list[Part] = []
         for k, ((_, nodes), plan) in enumerate(zip(groups, plans, strict=True)):
             before = groups[k - 1][1] if k else []
             after = groups[k + 1][1] if k + 1 < len(groups) else []
-            parts.append(plan or self._cpu_part(k + 1, nodes, self._crossing(before, after)))
+            parts += plan or [self._cpu_part(k + 1, nodes, self._crossing(before, after))]
         outputs = list(self.graph.outputs)
         lowering = Lowering(self.graph, self.options.dtype)
         constants = {value_name(v): a for v in outputs if (a := lowering.constant(v)) is not None}
@@ -291,6 +310,15 @@ def fallback_notes(partition: Partition) -> list[str]:
             f"{node.op} {node.name!r} runs on the CPU: {node.reason}; {cost} ({part.name})" for node in part.nodes
         ]
     return [*notes, crossing_note(partition.target)] if notes else []
+
+
+def size_notes(partition: Partition, budget: int) -> list[str]:
+    """The kernels that have more instructions than the budget (0: none), as its default allows."""
+    return [
+        f"kernel {plan.name!r} has {plan.size.compiled:,} instructions, more than {budget:,}: compiling may take long"
+        for plan in partition.plans
+        if 0 < budget < plan.size.compiled
+    ]
 
 
 def crossing_text(crossing: Crossing) -> str:

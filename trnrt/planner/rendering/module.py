@@ -18,7 +18,9 @@ from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
 from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.
-_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "row", "range"}
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "row", "range", "run_rows"}
+# The most dimensions of an access pattern (``.ap``): NKI 0.6, nki/api, nki.language.NkiTensor.ap.
+_MOST_DIMENSIONS = 5
 # Modules that start with products, and the number of transposes of zeros that bridge the wait for small loads: more
 # would delay the first product. Digits and LeNet, predicted: 12 slow the feed-forward net by 3.5 % on trn2, and fewer,
 # or none, change nothing at batch 1.
@@ -77,21 +79,49 @@ class _Writer:
     outer: str = ""  # the indent outside of sweeps
     indent: str = ""
 
-    def passes(self, inputs: list[DeviceTensor], times: int) -> None:
+    def begin_passes(self, inputs: list[DeviceTensor], repeat: Repeat) -> None:
         """Open the loop over passes; each takes its part of the tensors that cross the boundary."""
-        if times == 1:
+        if repeat.times == 1:
             return
         crossing = {tensor.name: tensor for tensor in [*inputs, *self.results.values()]}
         for tensor in self.results.values():
-            shape = (times * tensor.shape[0], *tensor.shape[1:])
+            shape = (repeat.times * tensor.shape[0], *tensor.shape[1:])
             name = self.names.identifier(tensor.name)
             self.body += ["", f"{name} = nl.ndarray({shape}, dtype=nl.{tensor.dtype}, buffer=nl.shared_hbm)"]
         rows = next(iter(crossing.values())).shape[0]
-        self.body += ["", f"for row in range(0, {times * rows}, {rows}):"]
+        unrolled = f"for row in range(0, {repeat.times * rows}, {rows}):"
+        self.body += ["", "def run_rows(row):" if repeat.on_device else unrolled]
         self.outer = self.indent = "    "
-        for value in crossing:
-            self.rows[value] = self.names.identifier(value, "rows")
-            self.body.append(f"{self.indent}{self.rows[value]} = {self.names.identifier(value)}[row : row + {rows}]")
+        for value, tensor in crossing.items():
+            name = self.rows[value] = self.names.identifier(value, "rows")
+            if not repeat.on_device:
+                self.body.append(f"{self.indent}{name} = {self.names.identifier(value)}[row : row + {rows}]")
+                continue
+            self.body.append(
+                f"{self.indent}{name} = nl.ndarray({tensor.shape}, dtype=nl.{tensor.dtype}, buffer=nl.private_hbm)"
+            )
+            if value not in self.results:
+                self._copy_rows(dst=_patterned(name, tensor), src=self._dynamic_rows(tensor))
+
+    def end_passes(self, repeat: Repeat) -> None:
+        """Close a loop on the device: its trips store their rows of the results."""
+        if not repeat.on_device:
+            return
+        self.body.append("")
+        for tensor in self.results.values():
+            self._copy_rows(dst=self._dynamic_rows(tensor), src=_patterned(self.rows[tensor.name], tensor))
+        rows = next(iter(self.results.values())).shape[0]
+        self.body += ["", f"nl.fori_loop(0, {repeat.times * rows}, run_rows, step={rows})"]
+        self.outer = self.indent = ""
+
+    def _copy_rows(self, *, dst: str, src: str) -> None:
+        self.body += [f"{self.indent}{line}" for line in self._wrap_call("nisa.dma_copy", [f"dst={dst}", f"src={src}"])]
+
+    def _dynamic_rows(self, tensor: DeviceTensor) -> str:
+        """The rows from ``row`` on of a tensor of the whole batch, as many as ``tensor`` has."""
+        shape = _pattern_shape(tensor.shape)
+        pattern = [[prod(shape[d + 1 :]), size] for d, size in enumerate(shape)]
+        return f"{self.names.identifier(tensor.name)}.ap({pattern}, scalar_offset=row, indirect_dim=0)"
 
     def transfers(self, calls: list[Call], number: int) -> None:
         """Write the transfers that come before step ``number``."""
@@ -181,10 +211,14 @@ class _Writer:
         args = [self._destination(step), *([] if _names_sources(call.args) else sources)]
         args += [argument(value) for value in call.args]
         args += [f"{option}={argument(value)}" for option, value in call.options.items()]
-        line = f"{call.kernel}({', '.join(args)})"
+        return self._wrap_call(call.kernel, args)
+
+    def _wrap_call(self, function: str, args: list[str]) -> list[str]:
+        """A call on one line, or on as many as it has arguments."""
+        line = f"{function}({', '.join(args)})"
         if len(self.indent) + len(line) + 4 <= _LINE_LIMIT:
             return [line]
-        return [f"{call.kernel}(", *(f"    {arg}," for arg in args), ")"]
+        return [f"{function}(", *(f"    {arg}," for arg in args), ")"]
 
     def _weight(self, number: int, step: Step, key: str, array: Array, *, bias: bool = False) -> str:
         """A weight's name in a call: an argument of the module, or its part of a prefetched tile."""
@@ -227,6 +261,16 @@ class _Writer:
         if layout is Layout.HBM:
             return _reshape_code(name, shape, step.hbm_view(position))
         return step.on_chip_view(name, layout, shape)
+
+
+def _pattern_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape with its last dimensions joined, if an access pattern can't have as many."""
+    kept = _MOST_DIMENSIONS - 1
+    return shape if len(shape) <= _MOST_DIMENSIONS else (*shape[:kept], prod(shape[kept:]))
+
+
+def _patterned(name: str, tensor: DeviceTensor) -> str:
+    return _reshape_code(name, tensor.shape, _pattern_shape(tensor.shape))
 
 
 def _literal(value: Any) -> str:
@@ -285,14 +329,23 @@ class Material:
             step.tune(self.choices.step_options(step.name))
 
 
+@dataclass(frozen=True)
+class Repeat:
+    """``times`` passes, each over the next rows of the batch. ``on_device``: in a loop of the device, whose body the
+    compiler sees once; else unrolled. ``resident``: the prefetched weights are loaded once, before that loop."""
+
+    times: int = 1
+    on_device: bool = False
+    resident: bool = False
+
+
 @dataclass
 class Draft:
-    """A module before its weights are prefetched. ``times``: the number of passes, each over the next rows of the
-    batch; all else is of one pass."""
+    """A module before its weights are prefetched. ``repeat``: its passes; all else is of one pass."""
 
     material: Material
     placed: Placed
-    times: int = 1
+    repeat: Repeat = Repeat()
     parts: list[Step] = field(init=False)
     calls: list[Call] = field(init=False)
 
@@ -316,14 +369,20 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     results = {result.name: result for result in material.results}
     warms_up = get_target(material.target).timing.tensor.ramp_window_ns > 0  # its clock rises with its work
     writer = _Writer(draft.placed, material.dtype, names, results, prefetched, itemsize, warms_up, weights=weights)
-    writer.passes(material.inputs, draft.times)
+    if draft.repeat.resident:
+        writer.transfers(calls, 0)  # ``rooms`` has the whole module as a loop: no transfer starts later
+    writer.begin_passes(material.inputs, draft.repeat)
     for number, (step, call) in enumerate(zip(steps, calls, strict=True)):
-        writer.transfers(calls, number)
+        if not draft.repeat.resident:
+            writer.transfers(calls, number)
         writer.sweep(steps, number)
         writer.step(number, step, call)
+    warms = any(line.strip() == _WARMING for line in writer.body)
+    writer.end_passes(draft.repeat)
     imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
-    imports |= {("warm_up", "warm_up")} if writer.outer + _WARMING in writer.body else set()
-    head = _head(entry, imports, parameters + list(writer.weights), material.heading)
+    imports |= {("warm_up", "warm_up")} if warms else set()
+    parameters += list(writer.weights)
+    head = _head(entry, imports, parameters, material.heading, uses_isa=draft.repeat.on_device)
     returned = _tuple([names.identifier(result) for result in results])
     body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {returned}"]]
     stored = [value for step in steps for value in (step.output, *(source.value for source in step.sources))]
@@ -370,7 +429,9 @@ def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
-def _head(entry: str, used: set[tuple[str, str]], parameters: list[str], heading: list[str]) -> list[str]:
+def _head(
+    entry: str, used: set[tuple[str, str]], parameters: list[str], heading: list[str], *, uses_isa: bool
+) -> list[str]:
     imports: dict[str, set[str]] = {}
     for module, kernel in used:
         imports.setdefault(module, set()).add(kernel)
@@ -387,7 +448,7 @@ def _head(entry: str, used: set[tuple[str, str]], parameters: list[str], heading
             f"from trnrt.kernels.{module} import {', '.join(sorted(kernels))}"
             for module, kernels in sorted(imports.items())
         ),
-        "from trnrt.nki import nki, nl",
+        f"from trnrt.nki import {'nisa, ' * uses_isa}nki, nl",
         "",
         "",
         "@nki.jit",

@@ -19,6 +19,7 @@ from trnrt.planner.plan import (
     Array,
     DeviceTensor,
     HostNode,
+    KernelSize,
     NodeReport,
     Plan,
     PlanOutput,
@@ -32,7 +33,7 @@ _CLASSES: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         *(Partition, DevicePart, CpuPart, Crossing, Blocker, Choices, Tried),
-        *(Plan, DeviceTensor, HostNode, NodeReport, PlanOutput, StepReport, StoredTensor, WeightPart),
+        *(Plan, DeviceTensor, HostNode, KernelSize, NodeReport, PlanOutput, StepReport, StoredTensor, WeightPart),
     )
 }
 

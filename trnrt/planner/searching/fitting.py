@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -16,7 +16,7 @@ from trnrt.planner.choices import ASKED
 from trnrt.planner.placing.placement import Placed, place, rooms_of
 from trnrt.planner.placing.prefetching import Rooms
 from trnrt.planner.placing.sweeps import Sweep, sweep_bounds, sweep_sizes
-from trnrt.planner.rendering.module import Draft, KernelModule, Material, render
+from trnrt.planner.rendering.module import Draft, KernelModule, Material, Repeat, render
 from trnrt.planner.searching.trial import trace_source
 
 # Shares of SBUF's room for prefetched weights: less if the gaps between tiles are too small. The first was 0.85 before
@@ -82,9 +82,41 @@ def repeat_part(part: Material, fitted: Fitted, times: int, heading: list[str]) 
 
     ``heading`` is that of the whole. It isn't traced: passes share nothing in SBUF.
     """
-    draft = Draft(replace(part, heading=heading), fitted.placed, times)
+    draft = Draft(replace(part, heading=heading), fitted.placed, Repeat(times))
     rooms = _rooms(part, fitted.placed)
     return replace(fitted, module=render(draft, rooms.with_share(fitted.share)), program=None)
+
+
+def loop_part(part: Material, fitted: Fitted, times: int, heading: list[str]) -> Fitted:
+    """``repeat_part`` with a loop on the device; traced.
+
+    The prefetched weights are loaded before the loop or in each trip, whichever is predicted to be faster: before it,
+    those that are not too many stay in SBUF all the time, and the others are loaded by their steps.
+    """
+    rooms = _rooms(part, fitted.placed)
+    inside = Draft(replace(part, heading=heading), fitted.placed, Repeat(times, on_device=True))
+    before = replace(inside, repeat=Repeat(times, on_device=True, resident=True))
+    around = replace(rooms, loop=(0, len(part.steps)))
+    whole = {tensor.name: (times * tensor.shape[0], *tensor.shape[1:]) for tensor in part.inputs}
+    inputs = [replace(tensor, shape=whole[tensor.name]) for tensor in part.inputs]
+    timed: list[tuple[float, int, Fitted]] = []
+    for draft, room, shares in ((before, around, _SHARES[:-1]), (inside, rooms, (fitted.share,))):
+        found = _fit_loop(draft, room, shares, replace(part, inputs=inputs), fitted)
+        if found is not None and found.program is not None:
+            timed.append((in_order_us(found.program), len(timed), found))
+    assert timed, "what fits once fits in each trip"
+    return min(timed)[2]
+
+
+def _fit_loop(draft: Draft, rooms: Rooms, shares: Sequence[float], whole: Material, fitted: Fitted) -> Fitted | None:
+    """The draft's module with the first share of SBUF for weights with which it fits; None if it fits with none."""
+    for share in shares:
+        module = render(draft, rooms.with_share(share))
+        try:
+            return replace(fitted, module=module, share=share, program=trace_module(whole, module))
+        except KernelMemoryError:
+            continue
+    return None
 
 
 def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
@@ -92,7 +124,7 @@ def refit(material: Material, sweep: Sweep | None) -> Fitted | None:
     fitted = _fit(material, sweep)
     if fitted is None or fitted.program is not None:
         return fitted
-    return replace(fitted, program=_trace_module(material, fitted.module), tries=fitted.tries + 1)
+    return replace(fitted, program=trace_module(material, fitted.module), tries=fitted.tries + 1)
 
 
 class _Sweeping:
@@ -149,13 +181,14 @@ class _Sweeping:
 
     def _predict_us(self, fitted: Fitted) -> float:
         """The predicted latency, microseconds."""
-        program = fitted.program or _trace_module(self._material, fitted.module)
+        program = fitted.program or trace_module(self._material, fitted.module)
         self._cost = self._cost or len(program.instructions)
         self._left -= max(1, fitted.tries) * len(program.instructions)
         return in_order_us(program)
 
 
-def _trace_module(material: Material, module: KernelModule) -> Program:
+def trace_module(material: Material, module: KernelModule) -> Program:
+    """The program of a module."""
     weights = module.weights.items()
     specs = [Spec(array.shape, array.dtype if name in module.biases else material.dtype) for name, array in weights]
     return trace_source(module.source, module.entry, material.inputs, specs, material.target)
@@ -178,7 +211,7 @@ def _fit(material: Material, sweep: Sweep | None) -> Fitted | None:
                 return Fitted(placed, module, share, material.batch, tries=tries)
             tries += 1
             try:
-                return Fitted(placed, module, share, material.batch, _trace_module(material, module), tries)
+                return Fitted(placed, module, share, material.batch, trace_module(material, module), tries)
             except KernelMemoryError:
                 continue
         if sweep is not None:

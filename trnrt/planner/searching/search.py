@@ -94,7 +94,7 @@ def search(
 ) -> Searched:
     """The choices with the lowest predicted time found within the budget; the user's choices stay. ``material`` gives
     the material of a module for a number of rows. Nothing is traced if no step can gain."""
-    fitted = _fit_first(material, batch, choices)
+    fitted = fit_first(material, batch, choices)
 
     def part(chosen: Choices) -> Material:
         return material(chosen, fitted.rows)
@@ -104,7 +104,7 @@ def search(
     return _Search(part, choices, fitted).run()
 
 
-def _fit_first(material: Callable[[Choices, int | None], Material], batch: int | None, choices: Choices) -> Fitted:
+def fit_first(material: Callable[[Choices, int | None], Material], batch: int | None, choices: Choices) -> Fitted:
     """The initial plan. Sweeps and passes are chosen before options, so that found and requested options give the same
     plan."""
     plain = replace(choices, options=frozenset(), own_weights=frozenset())

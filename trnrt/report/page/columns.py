@@ -13,7 +13,15 @@ from typing import Any
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Source
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import Profile, StepUse
-from trnrt.report.timeline import drawn_spans, operand_texts, source_text, stack_rows, step_finder, tile_spans
+from trnrt.report.timeline import (
+    drawn_spans,
+    operand_texts,
+    operation_name,
+    source_text,
+    stack_rows,
+    step_finder,
+    tile_spans,
+)
 from trnrt.text import escape_text, name_text
 
 Columns = dict[str, Any]
@@ -120,7 +128,7 @@ def _instructions(instructions: Sequence[Instruction], steps: Sequence[StepUse],
     code = {source: _code_line(source) for source in dict.fromkeys(instruction.source for instruction in instructions)}
     columns: Columns = {key: [] for key in ("operation", "name", "source", "code", "step", "line", "operands")}
     for instruction in instructions:
-        columns["operation"].append(texts.number(instruction.operation.name))
+        columns["operation"].append(texts.number(operation_name(instruction)))
         columns["name"].append(texts.number(name_text(instruction.name or "")))
         columns["source"].append(texts.number(source_text(instruction.source)))
         columns["code"].append(texts.number(code[instruction.source]))

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from trnrt.nki.machine.loops import is_loop_barrier
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, Program
 from trnrt.nki.machine.targets import Target
@@ -50,7 +51,7 @@ class Facts(NamedTuple):
     ``ports``: the memories that its engine shares with another. ``function``: the function that needs a table of the
     scalar engine, or "". ``order``: issues of one order begin and end in the order of the program. An engine's order is
     the number of its lane; loads and stores have one each, even if they share a queue. ``cycles``: of the instruction's
-    data path; ``work``: of the tensor engine.
+    data path; ``work``: of the tensor engine. ``barrier``: all engines meet here, at the edge of a device loop's trip.
     """
 
     instruction: Instruction
@@ -62,6 +63,7 @@ class Facts(NamedTuple):
     function: str
     cycles: float = 0
     work: Work | None = None
+    barrier: bool = False
 
 
 class Issues:
@@ -131,7 +133,22 @@ class Issues:
                     # In a device loop, the issue of the same iteration. Waiting for a later one is a deadlock.
                     earlier = found[max(0, bisect_left(found, number) - 1)]
                     waits[number].add(self.facts[earlier].order, (earlier,))
+        self._meet_at_barriers(waits)
         return waits
+
+    def _meet_at_barriers(self, waits: list[Waits]) -> None:
+        """At a device loop's barriers, wait for all issues since the previous one; after it, wait for the barrier."""
+        if not any(facts.barrier for facts in self._known.values()):
+            return
+        last, since = -1, dict[int, list[int]]()
+        for number, facts in enumerate(self.facts):
+            if facts.barrier:
+                for order, issues in since.items():
+                    waits[number].add(order, tuple(issues))
+                last, since = number, {}
+            elif last >= 0:
+                waits[number].add(self.facts[last].order, (last,))
+            since.setdefault(facts.order, []).append(number)
 
     def _facts(self, instruction: Instruction) -> Facts:
         if not _is_transfer(instruction):
@@ -142,7 +159,8 @@ class Issues:
             work = work_of(instruction, self.target) if product else None
             cycles = 0 if product else instruction.operation.cycles(instruction, self.target)
             function = function_of(instruction)
-            return Facts(instruction, stream, stream.lane, None, ports, stream.lane, function, cycles, work)
+            barrier = is_loop_barrier(instruction)
+            return Facts(instruction, stream, stream.lane, None, ports, stream.lane, function, cycles, work, barrier)
         start = self._starts.get(instruction)
         stream = self._stream(start.stream, start.engine, triggers=start.stream != start.engine)
         if start.queue not in self.lanes:

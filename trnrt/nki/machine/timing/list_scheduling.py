@@ -8,7 +8,7 @@ are, so memory limits how far work moves. On each stream, these stay in order:
   needed first. Free loads make ResNet-50 10 % slower; in-order ones cost 4 % at most on a calibration kernel.
 - the instructions of ``nl.no_reorder``; nothing moves into, out of or across such a region. (The SDK says that the
   compiler adds edges between each two of them, but nothing about the instructions around them.)
-- the iterations of device loops, as each engine runs the loop itself: nothing leaves or enters one
+- the trips of device loops: all engines meet between them, so nothing leaves or enters one
 - the meetings of two cores
 
 On the scalar engine, a ready instruction that needs the loaded table goes first.
@@ -190,7 +190,7 @@ class ListSchedule(Schedule):
 def _segments(issues: Issues) -> list[int]:
     """For each issue, the number of its segment: a stream issues a whole segment before the next."""
     segments = list(range(len(issues.order)))
-    rounds = loop_rounds(issues.program, issues.order)
+    rounds = loop_rounds([facts.instruction for facts in issues.facts])
     for stream in issues.streams:
         before = -1
         for issue in stream.issues:

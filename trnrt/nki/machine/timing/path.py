@@ -11,6 +11,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from trnrt.nki.machine.costs import fixed_cycles
+from trnrt.nki.machine.loops import is_loop_barrier
 from trnrt.nki.machine.program import Instruction
 from trnrt.nki.machine.timing.issues import ENGINES, function_of
 from trnrt.nki.machine.timing.tensor_engine import PRODUCTS, work_of
@@ -24,6 +25,7 @@ PARTS = {
     "DMA completions": True,
     "DMA data": False,
     "semaphores": True,
+    "loop barriers": True,
     "function tables": True,
     "instruction latency": True,
     "compute": False,
@@ -33,7 +35,8 @@ PARTS = {
 ``launch``: the program's fixed start and end. ``DMA starts``: from a trigger to the first data. ``DMA triggers``: a
 trigger that waits for its engine's earlier ones. ``DMA completions``: the memory's latency, and from the last byte to
 the semaphore. ``DMA data``: packets and bytes, including those of other transfers that an engine has first.
-``semaphores``: from an end to the instruction that waited for it. ``function tables``: the scalar engine's.
+``semaphores``: from an end to the instruction that waited for it. ``loop barriers``: of device loops, at their entry
+and after each trip. ``function tables``: the scalar engine's.
 ``instruction latency``: the least time of an instruction, or until the next may follow. ``compute``: elements and
 columns.
 """
@@ -111,6 +114,9 @@ class _Walk:
     def _through_instruction(self, issue: int) -> None:
         begin = self.timeline.start[issue]
         self._add(issue, "semaphores", self.timeline.end[issue])
+        if is_loop_barrier(self._instruction(issue)):
+            self._add(issue, "loop barriers", begin)
+            return
         self._add(issue, "compute", max(begin, self.until - self._working(issue)))
         self._add(issue, "instruction latency", begin)
 

@@ -49,6 +49,7 @@ class Schedule:
         self.busy, self.covered = dict.fromkeys(ENGINES, 0), dict.fromkeys(ENGINES, 0)
         self.table, self.table_load = "", round(self.target.timing.table_load_ns * 1000)
         self.completion = round(self.target.timing.dma.completion_ns * 1000)
+        self.loop_barrier = round(self.target.timing.loop_barrier_ns * 1000)
         self.ports = {"psum": 0, "sbuf": 0}
         self.triggers = dict.fromkeys(ENGINES, 0)  # when each engine can trigger its next transfer
         self.engine_free: dict[str, int] = {}
@@ -115,7 +116,9 @@ class Schedule:
             heappush(self.events, (free, issue))
             return
         stream.position += 1
-        if facts.start is not None:
+        if facts.barrier:
+            self._meet(issue, now)
+        elif facts.start is not None:
             self._trigger(issue, stream, now)
         elif facts.work is not None:
             begin, end = self.tensor.run(facts.work, now)
@@ -126,6 +129,14 @@ class Schedule:
         else:
             self._compute(issue, stream, now)
         self._consider(stream)
+
+    def _meet(self, issue: int, now: int) -> None:
+        """A device loop's barrier: all that came before has ended, and no engine goes on until it is over."""
+        end = self.freed[issue] = now + self.loop_barrier
+        for stream in self.issues.streams:
+            stream.free = max(stream.free, end)
+        self.tensor.wait_until(end)
+        self._finish(issue, now, end, end)
 
     def _compute(self, issue: int, stream: Stream, now: int) -> None:
         facts, timing = self.issues.facts[issue], self.target.timing

@@ -18,12 +18,13 @@ from trnrt.nki.machine.timing.path import Segment
 from trnrt.nki.machine.timing.tensor_engine import work_of
 from trnrt.nki.machine.timing.timeline import PS_PER_US, Timeline
 
-BOUNDS = ("tensor", "vector", "scalar", "gpsimd", "DMA bandwidth", "DMA latency", "dependency")
+BOUNDS = ("tensor", "vector", "scalar", "gpsimd", "DMA bandwidth", "DMA latency", "loop barrier", "dependency")
 _BOUND_OF = {
     "DMA data": "DMA bandwidth",
     "DMA starts": "DMA latency",
     "DMA triggers": "DMA latency",
     "DMA completions": "DMA latency",
+    "loop barriers": "loop barrier",
 }
 _LONGEST_NAME = 60
 

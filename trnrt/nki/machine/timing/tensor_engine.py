@@ -126,6 +126,10 @@ class TensorEngine:
         """The earliest time at which the engine accepts the next instruction."""
         return max(self.loaded, self.started[0])
 
+    def wait_until(self, time: int) -> None:
+        """Accept no instruction before ``time``."""
+        self.loaded = max(self.loaded, time)
+
     def run(self, work: Work, ready: int) -> tuple[int, int]:
         """Start and end of an instruction whose operands are ready at ``ready``; a hidden weight load is before it."""
         timing, ramp, period = self.timing, self.ramp, self.period

@@ -1,0 +1,1 @@
+"""The size of a kernel: instructions are counted, and a budget of them is met by loops and by several kernels."""
