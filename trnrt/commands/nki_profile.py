@@ -55,7 +55,9 @@ def _profile_calls(script: Path, tracing: Tracing) -> tuple[Report, list[tuple[C
         profiles.append((call, profile_programs(programs)))
 
     capacity = not tracing.no_capacity
-    report = check(script, tracing.calls or [], target=tracing.target, observer=observe, capacity=capacity)
+    report = check(
+        script, tracing.calls or [], target=tracing.target, nki=tracing.nki, observer=observe, capacity=capacity
+    )
     return report, profiles
 
 
