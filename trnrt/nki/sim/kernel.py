@@ -23,7 +23,7 @@ from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, map_tensors
 from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
 from trnrt.nki.sim.lang.objects import NKIObject
-from trnrt.nki.sim.launching import LNC_VARIABLE, check_level, check_nested, check_options, checked_cores, launched_cores
+from trnrt.nki.sim.launching import LNC_VARIABLE, check_level, check_nested, check_options, check_cores, degree_of_lnc
 from trnrt.nki.sim.printing import printing, show
 from trnrt.nki.sim.scheduling import Edge, apply, check_names, schedule_edges
 from trnrt.nki.sim.subset import check_file
@@ -57,7 +57,7 @@ class Kernel:
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.cores = None if cores is None else checked_cores(cores)
+        self.cores = None if cores is None else check_cores(cores)
         self.schedule = schedule
         self.options = options or JitOptions()
         self._simulated: dict[tuple[str, bool, Level, str | None], Simulated] = {}
@@ -184,7 +184,7 @@ class Simulated:
         self.precise = os.environ.get(PRECISION_VARIABLE, "1") != "0" if precise is None else precise
         self.strict = strict
         asked = made.cores if cores is None else cores
-        self.cores = checked_cores(launched_cores(made.name, asked, target, self.level), target)
+        self.cores = check_cores(degree_of_lnc(made.name, asked, target, self.level), target)
         self.kernel = Kernel(made.function, self.cores, made.schedule, made.options)
         if strict:
             check_file(self.function, self.level)

@@ -17,7 +17,7 @@ LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
 _TWO_CORES_FROM = 3  # generation
 
 
-def checked_cores(cores: int, target: Target | None = None) -> int:
+def check_cores(cores: int, target: Target | None = None) -> int:
     """``cores``, if a kernel can be launched on that many physical cores; else KernelError."""
     if cores not in (1, 2) or (target is not None and cores > 1 and target.generation < _TWO_CORES_FROM):
         where = f" on {target.name}" if target is not None and cores == 2 else ""
@@ -25,7 +25,7 @@ def checked_cores(cores: int, target: Target | None = None) -> int:
     return cores
 
 
-def launched_cores(name: str, asked: int | None, target: Target, level: Level) -> int:
+def degree_of_lnc(name: str, asked: int | None, target: Target, level: Level) -> int:
     """The degree of LNC of kernel ``name``: physical cores per logical one. ``asked``: that of ``kernel[lnc]``, or None.
 
     At level 0.6 it is what the brackets say, else 1. From 0.7 on it comes from ``NEURON_LOGICAL_NC_CONFIG``, else it is

@@ -146,18 +146,18 @@ def _load(level: Level) -> ApiTable:
     removed, deprecated = (
         {path: str(entry["instead"]) for path, entry in changes[what].items()} for what in ("removed", "deprecated")
     )
-    modules = {path: _without(module, path, removed) for path, module in modules.items()}
+    modules = {path: _drop_removed(module, path, removed) for path, module in modules.items()}
     for path, entry in changes["modules"].items():
-        modules[path] = _with_changes(modules.get(path, ApiModule({}, {}, {})), entry)
+        modules[path] = _add_changes(modules.get(path, ApiModule({}, {}, {})), entry)
     return ApiTable(changes["nki_version"], changes["neuron_sdk"], modules, removed, deprecated)
 
 
-def _without(module: ApiModule, path: str, removed: Mapping[str, str]) -> ApiModule:
+def _drop_removed(module: ApiModule, path: str, removed: Mapping[str, str]) -> ApiModule:
     functions = {name: known for name, known in module.functions.items() if f"{path}.{name}" not in removed}
     return ApiModule(functions, module.classes, module.constants)
 
 
-def _with_changes(module: ApiModule, entry: Any) -> ApiModule:
+def _add_changes(module: ApiModule, entry: Any) -> ApiModule:
     """The module with what a release added or changed."""
     functions = {name: _parameters(function["parameters"]) for name, function in entry["functions"].items()}
     classes = {name: _class(cls) for name, cls in entry["classes"].items()}
