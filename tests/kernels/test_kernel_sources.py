@@ -1,4 +1,4 @@
-"""Every kernel file stays in what NKI 0.6 and 0.7 take, and imports nothing but the seam to it and other kernel files."""
+"""Every kernel file stays in what NKI 0.6 and 0.7 take, and imports only the seam to it and other kernel files."""
 
 from __future__ import annotations
 

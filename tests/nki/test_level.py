@@ -19,6 +19,7 @@ from trnrt.nki.installing import install_briefly
 from trnrt.nki.level import LEVEL_VARIABLE, Level, as_level, default_level, set_default_level, use_level
 from trnrt.nki.sim.launching import LNC_VARIABLE
 from trnrt.nki.sim.subset_api import load_api
+from trnrt.nki.sim.subset_rules import RULES
 
 ROWS = np.arange(40, dtype=np.float32).reshape(8, 5)
 KERNEL = """\
@@ -87,7 +88,7 @@ def test_other_levels_are_refused(value: str) -> None:
 
 def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LEVEL_VARIABLE, "0.8")
-    with pytest.raises(OptionError, match="^TRNRT_NKI_VERSION: there is no language level '0.8'"):
+    with pytest.raises(OptionError, match=r"^TRNRT_NKI_VERSION: there is no language level '0\.8'"):
         simulate(looped)
 
 
@@ -100,7 +101,9 @@ def test_an_installation_has_the_names_of_its_level(level: Level) -> None:
         for module, names in ((language, ("alloc_tiles", "NkiGrid", "int64")), (isa, ("scalar_load", "NkiScalar"))):
             assert {hasattr(module, name) for name in names} == {level is Level.nki_0_7}
         if level is Level.nki_0_7:
-            with pytest.raises(AttributeError, match=r"dynamic_range does not exist in NKI 0\.7\.0\. Call nl\.fori_loop"):
+            with pytest.raises(
+                AttributeError, match=r"dynamic_range does not exist in NKI 0\.7\.0\. Call nl\.fori_loop"
+            ):
                 assert language.dynamic_range
             assert importlib.import_module("nki.compiler").CompileConfig is nki.compiler.CompileConfig
         else:
@@ -141,7 +144,10 @@ PYTHON = {
             factor = 2.0
         """),
     "a closure": ("def scale(by=2.0):\n    nisa.tensor_scalar(tile, tile, nl.multiply, by)\nscale()", ""),
-    "try": ("try:\n    by = {}['by']\nexcept KeyError:\n    by = 2.0\nnisa.tensor_scalar(tile, tile, nl.multiply, by)", ""),
+    "try": (
+        "try:\n    by = {}['by']\nexcept KeyError:\n    by = 2.0\n"
+        "nisa.tensor_scalar(tile, tile, nl.multiply, by)", ""
+    ),
     "with": ("with ExitStack() as stack:\n    nisa.tensor_scalar(tile, tile, nl.multiply, 2.0)", """
         from contextlib import ExitStack
         """),
@@ -167,6 +173,13 @@ def test_python_is_the_language_of_0_7(what: str, tmp_path: Path) -> None:
 
 
 # What 0.7 refuses, and warns of
+
+
+def test_most_rules_are_those_of_0_6() -> None:
+    """NKI 0.7 traces with Python: what is left are loops, and what nki.jit and imports say."""
+    of_0_7 = {rule.id for rule in RULES if Level.nki_0_7 in rule.levels}
+    loops = {"dynamic-in-order", "fori-return", "while-return", "while-register"}
+    assert of_0_7 == {*loops, "platform-target", "old-namespace"}
 
 
 @pytest.mark.parametrize(
@@ -242,7 +255,7 @@ def test_the_table_says_what_0_7_changed() -> None:
         (lambda a: nl.NkiTileGrid(a), "nl.NkiTileGrid"),
         (lambda a: nl.ndarray((8, 5), dtype=nl.int64), "the NeuronCore has no dtype 'int64'"),
         (lambda a: nl.ndarray((8, 5), dtype=nl.uint64), "the NeuronCore has no dtype 'uint64'"),
-        (lambda a: nisa.NkiScalar(1, nl.int64), "scalars of nl.int32 only"),
+        (lambda a: nisa.NkiScalar(1, nl.float32), "scalars of nl.int32 only"),
     ],
 )
 def test_what_is_left_out_of_0_7_is_named(call: Callable[[Any], Any], why: str) -> None:

@@ -258,7 +258,7 @@ def test_what_only_the_device_knows_is_refused_where_python_asks(what: str, mess
             return src[int(register)]  # type: ignore[call-overload]
         elif what == "write_counter":
             for i in nl.dynamic_range(3):
-                nisa.register_move(i, 1)
+                nisa.register_move(i, 1)  # type: ignore[arg-type]
         elif what == "two_indices":
             return src.select(0, index).select(0, index)
         elif what == "float_index":

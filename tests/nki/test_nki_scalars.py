@@ -187,7 +187,7 @@ def test_python_sees_a_type_error() -> None:
 
     def kernel(a: Any, start: Any) -> Any:
         with pytest.raises(TypeError):
-            range(nisa.scalar_load(start))
+            range(nisa.scalar_load(start))  # type: ignore[call-overload]
         return simulate
 
     with pytest.raises(KernelError, match="returned function"):

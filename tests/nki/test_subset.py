@@ -239,13 +239,6 @@ def test_rule_accepts_what_says_the_same(rule: str) -> None:
         assert check_source(CASES[rule][1], "k.py", level=level) == []
 
 
-def test_most_rules_are_those_of_0_6() -> None:
-    """NKI 0.7 traces with Python: what is left are loops, and what nki.jit and imports say."""
-    of_0_7 = {rule.id for rule in RULES if Level.nki_0_7 in rule.levels}
-    loops = {"dynamic-in-order", "fori-return", "while-return", "while-register"}
-    assert of_0_7 == {*loops, "platform-target", "old-namespace"}
-
-
 def test_every_kind_of_statement_and_expression_is_decided() -> None:
     """A Python release that adds a node type must add it to the table, or to what is accepted."""
     kinds = {k.__name__ for base in (ast.stmt, ast.expr) for k in base.__subclasses__() if k.__module__ == "ast"}

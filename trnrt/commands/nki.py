@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from trnrt.nki.checking import Report
 
 
-def run_script(
-    script: Path, arguments: Sequence[str], target: str | None, *, nki: Level | None, capacity: bool
-) -> int:
+def run_script(script: Path, arguments: Sequence[str], target: str | None, *, nki: Level | None, capacity: bool) -> int:
     """Run a script that says ``import nki``; return its exit code. ``nki``: the level, None for the default."""
     from trnrt.nki import scripts
     from trnrt.nki.machine.memory import overflow_notes
@@ -60,7 +58,9 @@ def check_script(script: Path, tracing: Tracing, reporting: Reporting) -> bool:
     """Print the findings in a kernel file; return true if there are none."""
     from trnrt.nki.checking import check
 
-    report = check(script, tracing.calls or [], target=tracing.target, nki=tracing.nki, capacity=not tracing.no_capacity)
+    report = check(
+        script, tracing.calls or [], target=tracing.target, nki=tracing.nki, capacity=not tracing.no_capacity
+    )
     deliver(reporting, check_document(report), _text(report))
     note(*report.notes)
     return report.clean

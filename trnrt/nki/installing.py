@@ -122,7 +122,7 @@ def install_briefly(nki: Level | str | None = None) -> Iterator[bool]:
 
 
 class _State:
-    """The modules that ``install`` removed from ``sys.modules``, and the level of its own; None if nothing is installed.
+    """The modules that ``install`` removed from ``sys.modules``, and the level of its own ones; None if there are none.
 
     ``chose``: it chose the process's level, too.
     """

@@ -40,9 +40,10 @@ class CompileConfig:
 
     def __post_init__(self) -> None:
         """Check the fields' types."""
-        if not isinstance(self.address_rotation, AddressRotation):
+        rotation: object = self.address_rotation
+        if not isinstance(rotation, AddressRotation):
             members = ", ".join(f"AddressRotation.{member.name}" for member in AddressRotation)
-            raise KernelError(f"CompileConfig: address_rotation is {self.address_rotation!r}; it must be {members}")
+            raise KernelError(f"CompileConfig: address_rotation is {rotation!r}; it must be {members}")
         _check_flags(self, [name for name in _names(self) if name != "address_rotation"])
 
 

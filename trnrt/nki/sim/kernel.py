@@ -23,7 +23,7 @@ from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, map_tensors
 from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
 from trnrt.nki.sim.lang.objects import NKIObject
-from trnrt.nki.sim.launching import LNC_VARIABLE, check_level, check_nested, check_options, check_cores, degree_of_lnc
+from trnrt.nki.sim.launching import LNC_VARIABLE, check_cores, check_level, check_nested, check_options, degree_of_lnc
 from trnrt.nki.sim.printing import printing, show
 from trnrt.nki.sim.scheduling import Edge, apply, check_names, schedule_edges
 from trnrt.nki.sim.subset import check_file
@@ -124,8 +124,9 @@ def trace(
     ``target``: by default the one in ``NEURON_PLATFORM_TARGET_OVERRIDE``, else trn2. ``strict``: also refuse what only
     works on simulators: Python that NKI's compiler refuses, anywhere in the kernel's file, and functions of `nl` that
     fail on hardware. ``capacity=False``: let tiles take more SBUF and PSUM than there is; ``Program.memory`` then says
-    how much. ``nki``: the release of NKI, "0.6" or "0.7"; by default the level that holds. Warns (KernelWarning) of lines that the target may refuse. Raises KernelError if the kernel breaks a rule
-    of the target, KernelMemoryError if its tiles do not fit.
+    how much. ``nki``: the release of NKI, "0.6" or "0.7"; by default the level that holds. Warns (KernelWarning) of
+    lines that the target may refuse. Raises KernelError if the kernel breaks a rule of the target, KernelMemoryError if
+    its tiles do not fit.
     """
     made, limited = _as_kernel(kernel), _Limits.capacity if capacity is None else capacity
     function, given = made.function, host_arguments(made.function, args, kwargs)
@@ -154,8 +155,8 @@ def simulate(
 ) -> Simulated:
     """The kernel as a function on numpy arrays, run on the simulated ``target``.
 
-    ``strict``, ``capacity`` and ``nki`` are as in ``trace``. ``precise=False``, or ``NKI_PRECISE_FP=0`` in the environment,
-    rounds nothing: remaining errors come from the algorithm, vanishing ones from narrow dtypes.
+    ``strict``, ``capacity`` and ``nki`` are as in ``trace``. ``precise=False``, or ``NKI_PRECISE_FP=0`` in the
+    environment, rounds nothing: remaining errors come from the algorithm, vanishing ones from narrow dtypes.
     """
     on = get_target(target or default_target())
     return Simulated(kernel, on, strict=strict, precise=precise, capacity=capacity, nki=nki)

@@ -26,7 +26,7 @@ def check_cores(cores: int, target: Target | None = None) -> int:
 
 
 def degree_of_lnc(name: str, asked: int | None, target: Target, level: Level) -> int:
-    """The degree of LNC of kernel ``name``: physical cores per logical one. ``asked``: that of ``kernel[lnc]``, or None.
+    """Kernel ``name``'s degree of LNC: physical cores per logical one. ``asked``: that of ``kernel[lnc]``, or None.
 
     At level 0.6 it is what the brackets say, else 1. From 0.7 on it comes from ``NEURON_LOGICAL_NC_CONFIG``, else it is
     1, and brackets have to agree with the variable (SDK 2.33.1, nki/get-started/about/lnc.html; error NCC_EVRF066).
@@ -38,7 +38,7 @@ def degree_of_lnc(name: str, asked: int | None, target: Target, level: Level) ->
         raise KernelError(f"{LNC_VARIABLE} is {value!r}; it must be 1 or 2")
     if asked is not None and asked != int(value):
         raise KernelError(
-            f"kernel {name} is launched with LNC={asked}, but {LNC_VARIABLE} is {value}: AWS's compiler refuses that as "
+            f"kernel {name} is launched with LNC={asked}, but {LNC_VARIABLE} is {value}: AWS's compiler refuses that, "
             "NCC_EVRF066",
             hint=f"set {LNC_VARIABLE}={asked}, or leave the brackets out",
         )

@@ -50,7 +50,6 @@ def check_source(
     functions that are kernels without a mark in the file. ``extra_names`` are built-in functions that the caller knows
     to exist when the file is compiled. A file that isn't Python has one finding, of rule "syntax".
     """
-
     rules = choose_level(level)
 
     def check(file: SourceFile) -> Iterator[Finding]:
@@ -97,7 +96,9 @@ def _by_node_type(where: str, level: Level) -> dict[str, list[Rule]]:
     return dict(table)
 
 
-_TABLES = {(where, level): _by_node_type(where, level) for where in ("code", "class", "values", "file") for level in Level}
+_TABLES = {
+    (where, level): _by_node_type(where, level) for where in ("code", "class", "values", "file") for level in Level
+}
 
 
 def _check_nodes(nodes: Iterable[ast.AST], where: str, scope: Scope, level: Level) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """Find constants that NKI 0.6's parser may take for one another: one name, in two files, with different values.
 
-NKI 0.7 runs kernels as Python, where each file has its own names. KLR (interop/klr/gather.c at 7ccd18c, ``add_global``) keeps the module-level constants of all functions that a kernel
-reaches by their names alone, and the first one that it meets stays.
+NKI 0.7 runs kernels as Python, where each file has its own names. KLR (interop/klr/gather.c at 7ccd18c, ``add_global``)
+keeps the module-level constants of all functions that a kernel reaches by their names alone, and the first one that it
+meets stays.
 """
 
 from __future__ import annotations

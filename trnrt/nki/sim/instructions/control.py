@@ -210,7 +210,9 @@ def _make_loop(start: Bound, stop: Bound, step: int) -> tuple[Loop, VirtualRegis
             raise KernelError(
                 f"the {what} of a device loop is {describe_kind(bound)}; it must be an integer or register"
             )
-    by_register = tracer.level is Level.nki_0_6 or isinstance(start, VirtualRegister) or isinstance(stop, VirtualRegister)
+    by_register = (
+        tracer.level is Level.nki_0_6 or isinstance(start, VirtualRegister) or isinstance(stop, VirtualRegister)
+    )
     counter = VirtualRegister(tracer.new_register(), frozen=True) if by_register else new_scalar()
     return Loop(counter, start, stop, step), counter
 

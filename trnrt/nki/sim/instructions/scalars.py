@@ -179,7 +179,7 @@ def scalar_load(src: NkiTensor) -> NkiScalar:
     return scalar
 
 
-def scalar_store(dst: NkiTensor, value: NkiScalar) -> None:
+def scalar_store(dst: NkiTensor, value: object) -> None:
     """The one element of a 1x1 tensor of int32 in SBUF or HBM = ``value``."""
     check_level("nisa.scalar_store")
     if not isinstance(value, NkiScalar):
@@ -191,7 +191,9 @@ def scalar_store(dst: NkiTensor, value: NkiScalar) -> None:
 
 def _check_operand(value: object) -> None:
     if not isinstance(value, (int, NkiScalar)):
-        raise KernelError(f"arithmetic of an NkiScalar with {describe_kind(value)}; it takes an integer or an NkiScalar")
+        raise KernelError(
+            f"arithmetic of an NkiScalar with {describe_kind(value)}; it takes an integer or an NkiScalar"
+        )
     if isinstance(value, int) and not -(2**31) <= value < 2**31:
         raise KernelError(f"arithmetic of an NkiScalar with {value}, which does not fit the 32 bits of nl.int32")
     check_usable("an operand of NkiScalar's arithmetic", value)
