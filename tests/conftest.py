@@ -50,6 +50,15 @@ for folder in ("kernels", "nki", "planner", "shared", "conformance/onnx", "serve
 sys.path.append(str(Path(__file__).parents[1]))  # of ``benchmarks``, which is in no wheel
 
 
+@pytest.fixture
+def level_0_6() -> Iterator[None]:
+    """NKI 0.6 as the language level."""
+    from trnrt.nki.level import use_level
+
+    with use_level("0.6"):
+        yield
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Handfuls | None:
     """By the handful, where the tests are to be kept in groups."""

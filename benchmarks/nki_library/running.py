@@ -102,6 +102,7 @@ def _environment(library: Path, *, capacity: bool) -> dict[str, str]:
         "PYTHONHASHSEED": _HASH,
         "NEURON_PYTHONHASHSEED": _HASH,
         "NKILIB_SIMULATION_RUN_ALL": "1",
+        "TRNRT_NKI_VERSION": "0.6",  # the copy at this commit has nl.dynamic_range
         "TRNRT_NKI_LIBRARY_CAPACITY": "1" if capacity else "0",
         "OMP_NUM_THREADS": "1",
     }

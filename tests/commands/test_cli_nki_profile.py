@@ -191,9 +191,12 @@ def test_what_the_compiler_would_refuse_is_profiled_with_a_note(script: Any) -> 
         return add(a, a, times=len(sizes))
     listing(ones)
     """
-    outcome = profiled(script(text))
+    path = script(text)
+    outcome = profiled(path, "--nki", "0.6")
     assert outcome.code == 0 and outcome.out.startswith("listing(f32[128,64]): float32 on trn2\n")
-    assert "note: AWS's compiler would refuse this file for 1 reason; `trnrt nki check` lists them" in outcome.err
+    told = "AWS's compiler (NKI 0.6) would refuse this file for 1 reason; `trnrt nki check --nki 0.6` lists them"
+    assert f"note: {told}" in outcome.err
+    assert "would refuse" not in profiled(path).err
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,31 @@ def test_a_script_runs_as_main_with_its_arguments_and_its_folder(tmp_path: Path)
     sys.modules.pop("beside_it")
 
 
+@pytest.mark.parametrize("verb", ["run", "check", "profile"])
+def test_the_release_of_nki_is_chosen(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+    @nki.jit
+    def looped(a):
+        for _ in nl.dynamic_range(1):
+            out = add(a, a)
+        return out
+    looped(np.ones((2, 2), np.float32))
+    """
+    path = script(tmp_path, text)
+    assert trnrt(verb, "--nki", "0.6", path).code == 0
+    outcome = trnrt(verb, path)
+    assert outcome.code == 1 and "nl.fori_loop" in outcome.out + outcome.err
+    monkeypatch.setenv("TRNRT_NKI_VERSION", "0.6")
+    assert trnrt(verb, path).code == 0
+    assert trnrt(verb, "--nki", "0.7", path).code == 1
+    monkeypatch.setenv("TRNRT_NKI_VERSION", "6")
+    outcome = trnrt(verb, path)
+    assert outcome.code == 2 and "TRNRT_NKI_VERSION: there is no language level '6'" in outcome.err
+    if verb == "check":
+        assert trnrt("check", "--nki", "0.6", path).out.startswith(f"{path} on trn2, NKI 0.6: 0 findings")
+        assert trnrt("check", "--nki", "0.7", "--json", path).document["nki"] == "0.7"
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_target_is_what_kernels_are_traced_for(tmp_path: Path, before: bool) -> None:
     text = """
@@ -162,8 +187,8 @@ def test_check_reports_what_the_compiler_and_the_hardware_refuse(tmp_path: Path)
             pass
     """
     path = script(tmp_path, ONES + dedent(text))
-    outcome = trnrt("check", path, "--json", "--json-out", tmp_path / "report.json")
-    assert outcome.code == 1
+    outcome = trnrt("check", path, "--nki", "0.6", "--json", "--json-out", tmp_path / "report.json")
+    assert outcome.code == 1 and outcome.document["nki"] == "0.6"
     assert json.loads((tmp_path / "report.json").read_text()) == outcome.document
     found = [(f["file"], f["line"], f["rule"]) for f in outcome.document["findings"]]
     assert found == [
@@ -326,8 +351,10 @@ def test_kernels_of_another_file_are_checked_with_their_callers(tmp_path: Path) 
     path = script(
         tmp_path, f"import numpy as np\nimport other_kernels\n{ONES}other_kernels.add(ones, ones)\n", kernels=""
     )
-    (finding,) = check(path).findings
+    (finding,) = check(path, nki="0.6").findings
     assert (finding.file, finding.rule) == (str(tmp_path / "other_kernels.py"), "lambda")
+    sys.modules.pop("other_kernels")
+    assert check(path, nki="0.7").findings == []
     sys.modules.pop("other_kernels")
 
 

@@ -60,8 +60,8 @@ def test_load_transpose2d(shape: tuple[int, int], target: str) -> None:
         (lambda x: nl.load(x.reshape((256, 20))), "nl.load: shape (256, 20) spans 256 partitions"),
         (lambda x: nl.load_transpose2d(x.reshape((20, 256))), "nl.load_transpose2d: shape (256, 20) spans"),
         (
-            lambda x: nl.ds(cast(Any, nisa.register_alloc(1)), 8),
-            "nl.ds: a register's value is known on",
+            lambda x: nl.ds(cast(Any, nl.load(x)), 8),
+            "nl.ds: a tensor's value is known on",
         ),
         (lambda x: nl.load_transpose2d(x.reshape((128, 8, 5))), "it must have 2"),
         (

@@ -88,6 +88,7 @@ LEGAL = """
 """
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_the_file_of_the_kernel_is_checked(tmp_path: Path) -> None:
     """Every finding at once, with its line and what to write instead."""
     kernel = module(tmp_path / "illegal.py", HEADER + ILLEGAL).kernel
@@ -152,6 +153,7 @@ def stated(way: str, body: str, path: Path) -> tuple[Any, int]:
     return kernel, source[: source.find("sizes =")].count("\n") + 1
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize("way", STATED)
 def test_however_a_kernel_is_stated_its_file_is_checked(way: str, tmp_path: Path) -> None:
     kernel, line = stated(way, NOT_TAKEN, tmp_path / "stated.py")
@@ -175,12 +177,14 @@ def test_however_a_kernel_is_stated_a_legal_one_passes(way: str, tmp_path: Path)
     assert trace(kernel, X, strict=True).instructions
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_a_lambda_is_no_kernel(tmp_path: Path) -> None:
     kernel = module(tmp_path / "short.py", "kernel = lambda x: x\n").kernel
     with pytest.raises(KernelError, match=r"short\.py:1:.*lambda"):
         simulate(kernel, strict=True)
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_check_looks_at_a_plain_function_that_is_called(tmp_path: Path) -> None:
     """Both if the call is given as text, and if the script makes the kernel with a call that the file doesn't show."""
     path = tmp_path / "plain.py"

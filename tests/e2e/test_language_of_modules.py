@@ -1,4 +1,5 @@
-"""What models are rendered to passes ``trnrt nki check`` with nothing waived: every module, its calls traced strictly.
+"""What models are rendered to passes ``trnrt nki check`` with nothing waived, for NKI 0.6 and 0.7: every module, its
+calls traced strictly.
 
 The kernels' own files are checked in tests/kernels/test_kernel_sources.py; here they are checked again as far as a
 module calls them.
@@ -17,6 +18,7 @@ import trnrt
 from trnrt.neuron.selftest import bodies
 from trnrt.nki.calls import describe
 from trnrt.nki.checking import check, static_findings
+from trnrt.nki.level import Level
 from trnrt.nki.sim.kernel import Spec
 from trnrt.planner.plan import Plan
 
@@ -35,9 +37,13 @@ def checked(plan: Plan, folder: Path) -> None:
     path.write_text(plan.source, encoding="utf-8")
     specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]
     specs += [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
-    report = check(path, [f"{plan.entry}({describe(specs, {})})"], target=plan.target)
-    assert report.findings == [] and report.notes == [] and report.warnings == []
-    assert [call.error for call in report.calls] == [None]
+    instructions = set()
+    for level in Level:
+        report = check(path, [f"{plan.entry}({describe(specs, {})})"], target=plan.target, nki=level)
+        assert report.findings == [] and report.notes == [] and report.warnings == []
+        assert [call.error for call in report.calls] == [None]
+        instructions.add(report.calls[0].instructions)
+    assert len(instructions) == 1  # it is one program at both levels
 
 
 def plan_of(model: onnx.ModelProto | Path, target: str = "trn2", dtype: str = "float32", batch: int = 1) -> Plan:
@@ -78,7 +84,8 @@ def test_a_convolution_that_averages_what_it_makes(tmp_path: Path) -> None:
 
 def test_the_self_tests_own_kernels() -> None:
     path = Path(bodies.__file__)
-    assert static_findings(path.read_text(encoding="utf-8"), str(path)) == []
+    for level in Level:
+        assert static_findings(path.read_text(encoding="utf-8"), str(path), level=level) == []
 
 
 def test_a_module_that_is_edited_is_found_out(tmp_path: Path) -> None:
@@ -87,4 +94,4 @@ def test_a_module_that_is_edited_is_found_out(tmp_path: Path) -> None:
     source = plan.source.replace("    return ", "    shapes = [t.shape for t in ()]\n    return ", 1)
     assert source != plan.source
     (tmp_path / "module.py").write_text(source, encoding="utf-8")
-    assert [finding.rule for finding in static_findings(source, "module.py")] == ["comprehension"]
+    assert [finding.rule for finding in static_findings(source, "module.py", level="0.6")] == ["comprehension"]

@@ -1,4 +1,4 @@
-"""Every kernel file stays in what NKI 0.6 takes, and imports nothing but the seam to it and other kernel files."""
+"""Every kernel file stays in what NKI 0.6 and 0.7 take, and imports only the seam to it and other kernel files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from types import FunctionType, ModuleType
 import pytest
 
 from trnrt.kernels.common import insert_item
+from trnrt.nki.level import Level
 from trnrt.nki.sim.kernel import Kernel
 from trnrt.nki.sim.subset import check_api, check_source, load_api
+from trnrt.nki.sim.subset_api import find_deprecated
 from trnrt.nki.sim.subset_methods import METHODS
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -25,14 +27,19 @@ def test_there_are_kernel_files() -> None:
     assert FILES, f"no kernel file in {KERNELS}"
 
 
+@pytest.mark.parametrize("level", Level)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_kernel_file_is_nki(path: Path) -> None:
-    assert check_source(path.read_text(encoding="utf-8"), str(path), all_functions=True) == []
+def test_kernel_file_is_nki(path: Path, level: Level) -> None:
+    assert check_source(path.read_text(encoding="utf-8"), str(path), all_functions=True, level=level) == []
 
 
+@pytest.mark.parametrize("level", Level)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_kernel_file_uses_the_api_as_it_is(path: Path) -> None:
-    assert check_api(path.read_text(encoding="utf-8"), str(path), load_api()) == []
+def test_kernel_file_uses_the_api_as_it_is(path: Path, level: Level) -> None:
+    """Nothing that a release lacks, and nothing that it deprecates."""
+    source = path.read_text(encoding="utf-8")
+    assert check_api(source, str(path), load_api(level)) == []
+    assert find_deprecated(source, str(path), load_api(level)) == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

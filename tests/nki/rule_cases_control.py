@@ -6,20 +6,25 @@ from rule_cases import case
 from simulating import tile, zeros
 
 from trnrt.nki import nisa, nl
-from trnrt.nki.sim.instructions import control
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
 
 
 @case("register-writable", "dst is the counter of a device loop")
 def _(broken: bool) -> None:
-    for counter in control.dynamic_range(3):
-        nisa.register_move(counter if broken else nisa.register_alloc(), 1)  # here
+    counters: list[nisa.VirtualRegister] = []
+    nl.fori_loop(0, nisa.register_alloc(3), counters.append)
+    nisa.register_move(counters[0] if broken else nisa.register_alloc(), 1)  # here
 
 
 @case("register-tile", "src is (1, 2) in sbuf", "must be one element in SBUF")
 def _(broken: bool) -> None:
     nisa.register_load(nisa.register_alloc(), zeros(1, 2 if broken else 1, dtype=nl.int32))  # here
+
+
+@case("scalar-tile", "src is int32 (1, 2) in sbuf", "a 1x1 tensor of int32")
+def _(broken: bool) -> None:
+    nisa.scalar_load(zeros(1, 2 if broken else 1, dtype=nl.int32))  # here
 
 
 def on_two_cores() -> None:

@@ -16,6 +16,7 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.sim.instructions import OPERATIONS
 
 SEQUENCER = {"loop_begin", "loop_end", "register_move", "register_load", "register_store", "core_barrier"}
+SEQUENCER |= {"scalar_load", "scalar_store", "scalar_arithmetic"}
 MODELLED = {  # in timing/
     *("nc_matmul", "dma_copy", "dma_transpose", "dma_compute", "sendrecv"),
     *("device_print", "capture", "print"),

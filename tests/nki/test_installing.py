@@ -87,7 +87,7 @@ def test_a_kernel_that_imports_nki_runs() -> None:
 @pytest.mark.parametrize(
     ("statement", "error", "told"),
     [
-        ("import nki.language as nl; nl.arange", AttributeError, "nki.language.arange does not exist in NKI 0.6"),
+        ("import nki.language as nl; nl.arange", AttributeError, "nki.language.arange does not exist in NKI 0.7"),
         ("import nki.language as nl; nl.arange", AttributeError, "Slice the tensor"),
         ("import nki.isa as nisa; nisa.tensor_tensr", AttributeError, "Did you mean tensor_tensor"),
         ("from nki.language import arange", ImportError, "Slice the tensor"),
@@ -107,7 +107,7 @@ def test_what_the_simulator_lacks_is_told_apart_from_what_nki_lacks(monkeypatch:
     monkeypatch.delattr(isa, "nc_matmul_mx", raising=False)
     with (
         install_briefly(),
-        pytest.raises(AttributeError, match=r"is in NKI 0\.6\.0, but trnrt's simulator does not have it"),
+        pytest.raises(AttributeError, match=r"is in NKI 0\.7\.0, but trnrt's simulator does not have it"),
     ):
         assert importlib.import_module("nki.isa").nc_matmul_mx
 

@@ -24,17 +24,18 @@ from trnrt.nki.sim.instructions import OPERATIONS
 NKI = Path(declaring.__file__).parents[1]
 FAMILIES = "trnrt.nki.sim.instructions."
 # What programs hold besides what kernels call by `nisa`.
-MARKERS = {"loop_begin", "loop_end", "capture", "print", "device_print"}
+MARKERS = {"loop_begin", "loop_end", "capture", "print", "device_print", "scalar_arithmetic"}
 # Tensors that tracing adds to the arguments of a signature.
 ADDED = {"dma_compute": {f"src{i}" for i in range(16)}}
+SCALARS = {"scalar_load", "scalar_store", "scalar_arithmetic"}
 # Files that know an instruction by its name, and why. A facet of the declaration is better, where all could have it.
 NAMED = {
     "machine/cores.py": {"sendrecv"},  # what it means involves both cores
     "machine/elision.py": {"dma_copy"},  # a pattern: loads that need no copy
     "machine/execute.py": {"loop_begin", "loop_end"},  # the structure of a program
     "machine/program.py": {"loop_begin", "loop_end"},
-    "machine/timing/hazards.py": {"register_load", "register_move", "register_store"},
-    "sim/scheduling.py": {"register_load", "register_move"},
+    "machine/timing/hazards.py": {"register_load", "register_move", "register_store", *SCALARS},
+    "sim/scheduling.py": {"register_load", "register_move", "scalar_arithmetic", "scalar_load"},
     "machine/timing/issues.py": {"activation", "sendrecv"},  # the tables of functions; what moves data
     "machine/timing/rewriting.py": {"activation", "tensor_copy"},  # a pattern: copies
     "machine/timing/steps.py": {"nc_matmul"},  # products are counted

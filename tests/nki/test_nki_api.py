@@ -1,4 +1,4 @@
-"""Our functions take the arguments of NKI 0.6, in its order and with its defaults."""
+"""Our functions take the arguments of NKI, in its order and with its defaults."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from trnrt.nki.machine.operators import Operator
 from trnrt.nki.sim import tensor
 
 API = json.loads((Path(tensor.__file__).parent / "nki_api_0_6.json").read_text(encoding="utf-8"))["modules"]
+ADDED_BY_0_7 = json.loads((Path(tensor.__file__).parent / "nki_api_0_7.json").read_text(encoding="utf-8"))["modules"]
 MODULES = {"nki": nki, "nki.isa": nisa, "nki.language": nl}
 # What trnrt adds, after the arguments of NKI.
-ADDED = {"nki.simulate": ["target", "strict", "precise", "capacity"]}
+ADDED = {"nki.simulate": ["target", "strict", "precise", "capacity", "nki"]}
 ENUMS = ("engine", "reduce_cmd", "dge_mode", "oob_mode", "matmul_perf_mode", "nc_version")
 
 
@@ -26,7 +27,8 @@ def functions() -> list[tuple[str, Callable[..., Any], Sequence[Sequence[str]]]]
     """(name, ours, its arguments in NKI) of every function and view method that we have."""
     found = []
     for module, ours in MODULES.items():
-        for name, arguments in API[module]["functions"].items():
+        changed = {name: entry["parameters"] for name, entry in ADDED_BY_0_7[module]["functions"].items()}
+        for name, arguments in (API[module]["functions"] | changed).items():
             function = getattr(ours, name, None)
             if function is not None and not isinstance(function, Operator):
                 found.append((f"{module}.{name}", function, arguments))
@@ -63,6 +65,7 @@ def test_arguments_are_those_of_nki(
     ours = list(inspect.signature(function).parameters.values())
     while ours and ours[-1].name in ADDED.get(name, []):
         ours.pop()
+    arguments = [argument for argument in arguments if argument != ["*"]]
     for parameter, (argument, *default) in zip(ours, arguments, strict=False):
         if argument.startswith("*"):
             assert str(parameter).startswith(argument)
@@ -92,7 +95,9 @@ def test_modes_show_their_nki_name() -> None:
 
 def test_what_the_modules_offer_is_in_nki() -> None:
     """Nothing that a kernel could come to rely on here and miss on the device."""
-    language = API["nki.language"]
-    constants = {constant.partition(":")[0] for constant in language["constants"]}
+    known = set[str]()
+    for language in (API["nki.language"], ADDED_BY_0_7["nki.language"]):
+        constants = {constant.partition(":")[0] for constant in language["constants"]}
+        known |= {*language["functions"], *language["classes"], *constants}
     offered = {name for name in vars(nl) if not name.startswith("_")} - {"annotations"}
-    assert offered <= {*language["functions"], *language["classes"], *constants}
+    assert offered <= known

@@ -49,6 +49,7 @@ def counted_sum(count: Any, style: str) -> Any:
     return out
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize("style", ["fori_loop", "dynamic_range"])
 @pytest.mark.parametrize("count", [0, 1, 7, 100])
 def test_a_counted_loop_runs_as_often_as_the_data_say(style: str, count: int) -> None:
@@ -61,6 +62,7 @@ def test_a_loop_stays_a_loop_in_the_program() -> None:
     assert small == large < 15
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize("style", ["while_loop", "while"])
 @pytest.mark.parametrize("count", [0, 1, 9])
 def test_a_while_loop_runs_until_its_register_is_zero(style: str, count: int) -> None:
@@ -92,6 +94,7 @@ def test_a_while_loop_runs_until_its_register_is_zero(style: str, count: int) ->
     assert simulate(kernel)(number(count))[0, 0] == count
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_nested_loops_and_offsets() -> None:
     def kernel(src: Any) -> Any:
         out = nl.ndarray((8, 5), dtype=nl.float32, buffer=nl.shared_hbm)
@@ -238,6 +241,7 @@ BROKEN: list[tuple[str, str]] = [
 ]
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize(("what", "message"), BROKEN)
 def test_what_only_the_device_knows_is_refused_where_python_asks(what: str, message: str) -> None:
     def kernel(src: Any) -> Any:
@@ -254,7 +258,7 @@ def test_what_only_the_device_knows_is_refused_where_python_asks(what: str, mess
             return src[int(register)]  # type: ignore[call-overload]
         elif what == "write_counter":
             for i in nl.dynamic_range(3):
-                nisa.register_move(i, 1)
+                nisa.register_move(i, 1)  # type: ignore[arg-type]
         elif what == "two_indices":
             return src.select(0, index).select(0, index)
         elif what == "float_index":

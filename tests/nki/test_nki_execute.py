@@ -394,6 +394,7 @@ def test_a_load_is_copied_where_the_argument_changes() -> None:
     np.testing.assert_array_equal(data, np.ones((4, 6)))
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_a_load_in_a_loop_that_runs_no_time_loads_nothing() -> None:
     def kernel(src: Tensor) -> Tensor:
         out, data = nl.ndarray(src.shape, nl.float32, nl.shared_hbm), tile(*src.shape)

@@ -101,6 +101,7 @@ def test_each_run_prints(capsys: Captured) -> None:
     assert capsys.readouterr().out == f"a: {X}\na: {X + 1}\n"
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_registers_and_counters_of_loops(capsys: Captured) -> None:
     def body(a: Tensor) -> None:
         register = nisa.register_alloc(5)
@@ -323,6 +324,7 @@ def test_a_debugger_sees_rounded_values_or_not(monkeypatch: pytest.MonkeyPatch) 
     assert "1.001" in debugged(kernel, "p narrow[0:1]\n", monkeypatch, precise=False)
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_where_a_debugger_sees_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernel(a: Tensor) -> Tensor:
         loaded, register = load(a), nisa.register_alloc(3)

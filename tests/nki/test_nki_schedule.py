@@ -149,6 +149,7 @@ def loops(t: Tensor) -> Tensor:
     return give(c)
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize(
     ("edges", "order"),
     [
@@ -166,6 +167,7 @@ def test_device_loops_move_as_a_whole(edges: Any, order: str) -> None:
     same(simulate(scheduled)(X), simulate(loops)(X))
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize("edges", [[("a plus", "a times")], [("b plus", "c and b")], [("a plus", "c and a")]])
 def test_device_loops_are_not_turned_round(edges: Any) -> None:
     with pytest.raises(KernelError, match="which has to run after it"):

@@ -189,6 +189,7 @@ def test_a_broken_constraint_is_an_assertion_error() -> None:
         nki.simulate(kernel)(A)
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_any_python_runs_until_strict_mode_asks() -> None:
     factor = 3.0
 

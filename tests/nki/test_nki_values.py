@@ -21,7 +21,7 @@ from trnrt.nki.sim.values import _COMPARISONS, _CONVERSIONS, _OPERATORS, CONDITI
 
 X = drawn(4, 6)
 CHOOSE = "nl.where"
-LOOP = "while register:"
+LOOP = "nl.while_loop"
 
 # expression of v, a tile or a register -> what the error says
 QUESTIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -45,7 +45,7 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "complex": (complex, "scalar_offset"),
     "round": (round, "nl.floor"),
     "floor": (math.floor, "nl.floor"),
-    "range": (lambda v: range(v), "nl.dynamic_range"),
+    "range": (lambda v: range(v), "nl.fori_loop"),
     "index of a list": (lambda v: [1, 2][v], "select()"),
     "times a list": (lambda v: [0] * v, "nl.multiply"),
     "len": (len, "tensor.shape[0]"),
@@ -146,14 +146,15 @@ def test_different_tiles_are_not_compared_for_identity() -> None:
 
 def test_the_docs_name_every_way_to_decide() -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
-    ways = re.findall(r"(?:nl|nisa)\.\w+|`while register:`", CONDITION)
-    assert len(ways) == 6
+    ways = re.findall(r"(?:nl|nisa)\.\w+", CONDITION)
+    assert len(ways) == 5
     assert [way for way in ways if way not in page] == []
 
 
 # Registers as conditions
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_a_while_loop_may_ask_for_its_register() -> None:
     def kernel(x: Tensor) -> Tensor:
         tile, count = load(x), nisa.register_alloc(2)
@@ -189,6 +190,7 @@ def ask_assert(tile: Tensor, register: nisa.VirtualRegister) -> None:
     assert register
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize("body", [ask_twice, ask_not, ask_and, ask_assert])
 def test_any_other_condition_is_refused_where_it_stands(body: Callable[[Tensor, nisa.VirtualRegister], None]) -> None:
     message = refusal(body)
@@ -198,6 +200,7 @@ def test_any_other_condition_is_refused_where_it_stands(body: Callable[[Tensor, 
     assert f"\n  at {__file__}:{first + 1} in {body.__name__}" in message
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_a_break_out_of_a_device_loop_names_the_loop() -> None:
     def body(tile: Tensor, register: nisa.VirtualRegister) -> None:
         while register:  # here

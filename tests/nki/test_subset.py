@@ -8,7 +8,10 @@ import textwrap
 
 import pytest
 
+from trnrt.nki.level import Level
 from trnrt.nki.sim.subset import RULES, check_api, check_source, load_api
+
+pytestmark = pytest.mark.usefixtures("level_0_6")  # most rules are its own; test_level.py has those of 0.7
 
 IMPORTS = """\
 import math
@@ -130,6 +133,14 @@ CASES: dict[str, tuple[str, str]] = {
         kernel("def body(r):\n    nisa.register_load(r, a)\nnl.while_loop(b, body)"),
         kernel("def body(r):\n    nisa.register_load(r, a)\n    return r\nnl.while_loop(b, body)"),
     ),
+    "while-register": (
+        kernel("r = nisa.register_alloc(a)\nwhile r:\n    nisa.register_load(r, a)"),
+        kernel("r = nisa.register_alloc(a)\nn = 3\nwhile n:\n    n = n - 1\nwhile a:\n    r = b"),
+    ),
+    "jit-config": (
+        module("@nki.jit(compile_config=CONFIG)\ndef kernel(a):\n    pass\n"),
+        module("@nki.jit(debug_kernel=True)\ndef kernel(a):\n    pass\n"),
+    ),
     "varargs": (kernel("print(rest)", "a, *rest"), kernel("print(rest)", "a, rest=()")),
     "kwargs": (kernel("print(rest)", "a, **rest"), kernel("print(rest)", "a, rest=None")),
     "bare-star": (kernel("pass", "a, *, scale=1.0"), kernel("pass", "a, /, scale=1.0")),
@@ -199,8 +210,11 @@ ACCEPTED = {
 }
 
 
-def rules_broken(source: str, *, all_functions: bool = False) -> set[str]:
-    return {finding.rule for finding in check_source(source, "k.py", all_functions=all_functions)}
+LEVELS_OF = {rule.id: rule.levels for rule in RULES}
+
+
+def rules_broken(source: str, *, all_functions: bool = False, level: Level | None = None) -> set[str]:
+    return {finding.rule for finding in check_source(source, "k.py", all_functions=all_functions, level=level)}
 
 
 def test_every_rule_has_its_cases() -> None:
@@ -215,12 +229,14 @@ def test_rule_finds_what_breaks_it(rule: str) -> None:
     if rule == "type-statement" and sys.version_info < (3, 12):
         assert rules_broken(CASES[rule][0]) == {"syntax"}
     else:
-        assert rules_broken(CASES[rule][0]) == {rule}
+        for level in Level:
+            assert rules_broken(CASES[rule][0], level=level) == ({rule} if level in LEVELS_OF[rule] else set())
 
 
 @pytest.mark.parametrize("rule", CASES)
 def test_rule_accepts_what_says_the_same(rule: str) -> None:
-    assert check_source(CASES[rule][1], "k.py") == []
+    for level in Level:
+        assert check_source(CASES[rule][1], "k.py", level=level) == []
 
 
 def test_every_kind_of_statement_and_expression_is_decided() -> None:

@@ -118,6 +118,7 @@ def test_each_kernel_is_looked_at_apart(tmp_path: Path) -> None:
     assert findings(tmp_path, files, imports, "left(a)") == []
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_check_finds_them(tmp_path: Path) -> None:
     (tmp_path / "left.py").write_text(LEFT)
     (tmp_path / "right.py").write_text(RIGHT)

@@ -370,6 +370,7 @@ def test_lanes_are_in_order_and_nothing_starts_before_what_it_waits_for() -> Non
         assert 0 <= busy <= timeline.duration
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_device_loops_are_timed_as_often_as_they_run() -> None:
     def looped(count: int) -> Timeline:
         def body() -> None:
@@ -383,6 +384,7 @@ def test_device_loops_are_timed_as_often_as_they_run() -> None:
     assert looped(20).duration - looped(10).duration == pytest.approx(looped(30).duration - looped(20).duration)
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_a_loop_whose_end_only_the_run_knows_is_told() -> None:
     def body(count: nl.NkiTensor) -> None:
         x, held = zeros(128, 96), tile(1, 1, dtype=nl.int32)
@@ -397,6 +399,7 @@ def test_a_loop_whose_end_only_the_run_knows_is_told() -> None:
     assert "known at run time only" in timeline.notes[0]
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_a_loop_that_is_too_long_is_refused() -> None:
     def body() -> None:
         x = zeros(128, 96)

@@ -406,6 +406,7 @@ def test_nothing_moves_into_a_region_out_of_it_or_across() -> None:
     assert around(inside) == ["a", "b", "c", "d", "z"]
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_an_iteration_of_a_device_loop_stays_in_its_place() -> None:
     def loop(fill: Callable[[str, bool], Instruction]) -> None:
         for _ in nl.dynamic_range(2):

@@ -138,6 +138,7 @@ def test_a_wait_for_two_transfers_of_a_queue_ends_with_the_later() -> None:
     assert violations(timed(body, Spec((16, 4096), "float32"))) == []
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_an_iteration_waits_for_what_its_own_producer_made() -> None:
     def body() -> None:
         for _ in nl.dynamic_range(3):

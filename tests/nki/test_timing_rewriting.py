@@ -203,6 +203,7 @@ def keeps_where_psum_is_full(x_sb: nl.NkiTensor, out: nl.NkiTensor) -> None:
 KEPT = [value for name, value in list(globals().items()) if name.startswith("keeps_")]
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize("body", KEPT, ids=lambda body: body.__name__)
 def test_a_copy_is_kept(body: Body) -> None:
     assert removed(programmed(body)) == 0
@@ -216,6 +217,7 @@ def test_a_full_psum_keeps_no_other_copy() -> None:
     assert removed(programmed(body)) == 1
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_a_copy_within_an_iteration_is_left_out() -> None:
     def body(x_sb: nl.NkiTensor, out: nl.NkiTensor) -> None:
         for _ in nl.dynamic_range(2):

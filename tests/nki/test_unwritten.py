@@ -199,6 +199,7 @@ def an_argument_is_written_with_it(x: Tensor) -> Tensor:
     return out
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize("case", BAD, ids=lambda case: case.body.__name__)
 def test_what_is_found(case: Case) -> None:
     (said,) = found(case.body, spec(*X))
@@ -376,6 +377,7 @@ def a_pinned_tile_takes_the_place_of_a_dead_one(x: Tensor) -> Tensor:
     return out
 
 
+@pytest.mark.usefixtures("level_0_6")
 @pytest.mark.parametrize("body", GOOD, ids=lambda body: body.__name__)
 def test_what_is_not_found(body: Body) -> None:
     assert found(body, spec(*X)) == []
@@ -431,6 +433,7 @@ def test_a_line_in_a_loop_of_python_is_said_once() -> None:
     assert len(found(body, spec(*X))) == 1
 
 
+@pytest.mark.usefixtures("level_0_6")
 def test_the_simulator_reads_nan_where_this_says_so() -> None:
     """Of the kernels above, run: what is found gives NaN, what is not found gives none, but where only a run knows."""
     x = np.ones(X, np.float32)

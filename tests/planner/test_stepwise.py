@@ -12,6 +12,7 @@ import trnrt
 from trnrt.backends.simulator import SimulatorBackend
 from trnrt.cache import KernelCache
 from trnrt.nki.checking import static_findings
+from trnrt.nki.level import Level
 from trnrt.planner.plan import Plan
 from trnrt.planner.rendering.stepwise import function_lines, split_functions
 from trnrt.running.profiler import profile_plan
@@ -31,7 +32,7 @@ def test_the_program_is_the_same(name: str) -> None:
     before, after = profile_plan(plan), profile_plan(stepwise)
     assert [(step.name, step.time_us) for step in after.steps] == [(step.name, step.time_us) for step in before.steps]
     assert (after.benchmark_us, after.instructions) == (before.benchmark_us, before.instructions)
-    assert static_findings(stepwise.source, "module.py") == []
+    assert [static_findings(stepwise.source, "module.py", level=level) for level in Level] == [[], []]
 
 
 def test_each_step_is_called_and_defined_where_it_says() -> None:

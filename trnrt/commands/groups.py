@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from trnrt.commands.options import (
+    NkiFlag,
     NoCapacityFlag,
     Reporting,
     ScriptArguments,
@@ -50,12 +51,13 @@ def nki_run_command(
     script: ScriptFile,
     arguments: ScriptArguments = None,
     target: SimulatedTargetFlag = None,
+    nki: NkiFlag = None,
     no_capacity: NoCapacityFlag = False,
 ) -> None:
     """Run an unchanged script that says `import nki` on the simulator; exits with the script's own exit code."""
     from trnrt.commands.nki import run_script
 
-    raise typer.Exit(run_script(script, arguments or [], target, capacity=not no_capacity))
+    raise typer.Exit(run_script(script, arguments or [], target, nki=nki, capacity=not no_capacity))
 
 
 @nki_app.command("check", cls=Verb, short_help="Find what is wrong with kernels, without data.")

@@ -10,6 +10,7 @@ from trnrt.commands.options import Reporting
 from trnrt.commands.records import Tracing
 from trnrt.commands.results import deliver
 from trnrt.errors import KernelError, OptionError
+from trnrt.nki.level import Level, choose_level
 from trnrt.report.console import complain, note, render, write_error
 from trnrt.report.documents import check_document
 from trnrt.text import count_text, name_text
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from trnrt.nki.checking import Report
 
 
-def run_script(script: Path, arguments: Sequence[str], target: str | None, *, capacity: bool) -> int:
-    """Run a script that says ``import nki``; return its exit code."""
+def run_script(script: Path, arguments: Sequence[str], target: str | None, *, nki: Level | None, capacity: bool) -> int:
+    """Run a script that says ``import nki``; return its exit code. ``nki``: the level, None for the default."""
     from trnrt.nki import scripts
     from trnrt.nki.machine.memory import overflow_notes
 
     if not script.is_file():
         raise OptionError(f"there is no file {str(script)!r}")
-    with scripts.environment(script, arguments, target, capacity=capacity) as overflowed:
+    with scripts.environment(script, arguments, target, nki=choose_level(nki), capacity=capacity) as overflowed:
         code = _run(script)
     note(*dict.fromkeys(text for program in overflowed for text in overflow_notes(program)))
     return code
@@ -57,7 +58,9 @@ def check_script(script: Path, tracing: Tracing, reporting: Reporting) -> bool:
     """Print the findings in a kernel file; return true if there are none."""
     from trnrt.nki.checking import check
 
-    report = check(script, tracing.calls or [], target=tracing.target, capacity=not tracing.no_capacity)
+    report = check(
+        script, tracing.calls or [], target=tracing.target, nki=tracing.nki, capacity=not tracing.no_capacity
+    )
     deliver(reporting, check_document(report), _text(report))
     note(*report.notes)
     return report.clean
@@ -69,7 +72,7 @@ def _text(report: Report) -> str:
     from trnrt.report.tables import calls_table, findings_table
 
     counts = f"{count_text(len(report.findings), 'finding')}, {count_text(len(report.calls), 'call')} traced"
-    parts: list[Any] = [Text(f"{name_text(report.file)} on {report.target}: {counts}", "bold")]
+    parts: list[Any] = [Text(f"{name_text(report.file)} on {report.target}, NKI {report.level}: {counts}", "bold")]
     if report.calls:
         parts += ["", calls_table(report.calls)]
     if report.findings:

@@ -55,7 +55,9 @@ def _profile_calls(script: Path, tracing: Tracing) -> tuple[Report, list[tuple[C
         profiles.append((call, profile_programs(programs)))
 
     capacity = not tracing.no_capacity
-    report = check(script, tracing.calls or [], target=tracing.target, observer=observe, capacity=capacity)
+    report = check(
+        script, tracing.calls or [], target=tracing.target, nki=tracing.nki, observer=observe, capacity=capacity
+    )
     return report, profiles
 
 
@@ -72,8 +74,8 @@ def _tell(report: Report, known: Set[str]) -> None:
     refused = [finding for finding in report.findings if finding not in report.failures]
     if refused:
         note(
-            f"AWS's compiler would refuse this file for {count_text(len(refused), 'reason')}; "
-            "`trnrt nki check` lists them"
+            f"AWS's compiler (NKI {report.level}) would refuse this file for {count_text(len(refused), 'reason')}; "
+            f"`trnrt nki check --nki {report.level}` lists them"
         )
     for failure in dict.fromkeys(report.failures):
         complain(_with_code(failure), failure.instead or None)

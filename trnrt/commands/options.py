@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from trnrt.errors import OptionError
+from trnrt.nki.level import Level
 
 
 class DType(StrEnum):
@@ -233,6 +234,13 @@ SimulatedTargetFlag = Annotated[
         metavar=TARGETS,
         help="The hardware to simulate, or a target's file. By default NEURON_PLATFORM_TARGET_OVERRIDE, else trn2.",
         callback=check_target,
+    ),
+]
+NkiFlag = Annotated[
+    Level | None,
+    device_flag(
+        "--nki",
+        help="The release of NKI whose language and API to follow. By default TRNRT_NKI_VERSION, else 0.7.",
     ),
 ]
 CallsFlag = Annotated[

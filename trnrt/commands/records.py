@@ -28,6 +28,7 @@ from trnrt.commands.options import (
     Layout,
     LncFlag,
     LogitsFlag,
+    NkiFlag,
     NoCapacityFlag,
     PlanBatchFlag,
     SimulatedTargetFlag,
@@ -178,10 +179,11 @@ class Viewing:
 
 @dataclass(frozen=True)
 class Tracing:
-    """The kernel calls of a script to trace, and the simulated hardware."""
+    """The kernel calls of a script to trace, the simulated hardware, and the release of NKI."""
 
     calls: CallsFlag = None
     target: SimulatedTargetFlag = None
+    nki: NkiFlag = None
     no_capacity: NoCapacityFlag = False
 
 

@@ -25,12 +25,14 @@ import numpy as np
 from trnrt.nki import scripts
 from trnrt.nki.calls import Call, describe, parse_call
 from trnrt.nki.errors import KernelError, OptionError
+from trnrt.nki.level import Level, choose_level, default_level
 from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.program import Program, Source
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.unwritten import unwritten_reads
 from trnrt.nki.sim.kernel import Kernel, Simulated, default_target, intercept_calls
 from trnrt.nki.sim.subset import check_api, check_source, load_api
+from trnrt.nki.sim.subset_api import find_deprecated
 from trnrt.nki.sim.subset_constants import check_constants
 from trnrt.nki.sim.subset_source import Finding
 
@@ -62,11 +64,13 @@ class Report:
     """The findings of ``check`` in a file. Equal calls are listed once. ``notes`` say what was not checked, and why.
 
     ``failures``: one finding for each call that could not be traced, or for the whole script. ``warnings``: lines that
-    AWS's compiler may refuse; a file can be clean with them.
+    AWS's compiler may refuse, or names that it deprecates; a file can be clean with them. ``level``: the release of NKI
+    that it is checked against.
     """
 
     file: str
     target: str
+    level: Level = field(default_factory=default_level)
     findings: list[Finding] = field(default_factory=list)
     calls: list[CheckedCall] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -86,11 +90,13 @@ def check(
     calls: Sequence[str] = (),
     *,
     target: str | None = None,
+    nki: Level | str | None = None,
     observer: Observer | None = None,
     capacity: bool = True,
 ) -> Report:
     """Check a file and the kernel calls of its script; with ``calls`` those calls instead.
 
+    ``nki``: the release of NKI to check against, "0.6" or "0.7"; by default the level that holds (``level``).
     ``observer`` gets each call's programs once; a KernelError that it raises becomes a finding. Without ``capacity`` a
     call may take more SBUF and PSUM than there is; a note then says how much.
 
@@ -99,12 +105,13 @@ def check(
     """
     asked = [parse_call(text) for text in calls]
     source = _source(script)
-    with scripts.environment(script, (), target, capacity=capacity):
+    with scripts.environment(script, (), target, nki=choose_level(nki), capacity=capacity):
         report = Report(str(script), get_target(target or default_target()).name)
-        report.findings = static_findings(source, str(script))
+        report.findings = static_findings(source, str(script), level=report.level)
         report.failures = [finding for finding in report.findings if finding.rule == "syntax"]
         if report.failures:
             return report
+        report.warnings = find_deprecated(source, str(script), load_api(report.level))
         recorder = _Recorder(report, script, observer)
         if asked:
             _trace_asked(script, asked, recorder)
@@ -125,10 +132,14 @@ def _source(script: Path) -> str:
         raise OptionError(f"can't read {str(script)!r}: {error}") from None
 
 
-def static_findings(source: str, name: str, entries: Collection[int] = ()) -> list[Finding]:
-    """What NKI's language and API refuse in a file, in order of lines (``entries``: see ``check_source``)."""
-    found = [*check_source(source, name, entries=entries), *check_api(source, name, load_api())]
-    found += check_constants(source, name, entries)
+def static_findings(
+    source: str, name: str, entries: Collection[int] = (), *, level: Level | str | None = None
+) -> list[Finding]:
+    """What a level's language and API refuse in a file, in order of lines (``entries``: see ``check_source``)."""
+    at = choose_level(level)
+    found = [*check_source(source, name, entries=entries, level=at), *check_api(source, name, load_api(at))]
+    if at is Level.nki_0_6:  # a risk of its parser
+        found += check_constants(source, name, entries)
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.column, finding.rule))
 
 
@@ -208,7 +219,10 @@ class _Recorder:
             return self._refused[file]
         self._entries.add(entry)
         shown = self.report.file if file == self.path else file
-        found = static_findings("".join(linecache.getlines(file)), shown, [code.co_firstlineno])
+        source, level = "".join(linecache.getlines(file)), self.report.level
+        found = static_findings(source, shown, [code.co_firstlineno], level=level)
+        old = find_deprecated(source, shown, load_api(level))
+        self.report.warnings += [warning for warning in old if warning not in self.report.warnings]
         self.report.findings += [finding for finding in found if finding not in self.report.findings]
         self._refused.setdefault(file, set()).update(finding.line for finding in found)
         return self._refused[file]
@@ -311,7 +325,7 @@ def _report_stop(error: BaseException, recorder: _Recorder) -> None:
 def _trace_asked(script: Path, asked: Sequence[Call], recorder: _Recorder) -> None:
     """Import the script's module without running its kernels, and trace the given calls."""
     module = ModuleType(script.stem)
-    unasked = _Recorder(Report(recorder.report.file, recorder.report.target), script)
+    unasked = _Recorder(Report(recorder.report.file, recorder.report.target, recorder.report.level), script)
     with intercept_calls(unasked), _tolerate_zeros():
         stopped = _ending_error(lambda: scripts.import_module(script, module))
     kernels = [_kernel(module, call, stopped, recorder) for call in asked]

@@ -17,8 +17,9 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NoReturn
 
+from trnrt.nki.level import Level, choose_level, set_default_level, use_level
 from trnrt.nki.machine.dtypes import DTYPES, DType
-from trnrt.nki.sim import isa, language
+from trnrt.nki.sim import compiler, isa, language
 from trnrt.nki.sim.kernel import jit, simulate
 from trnrt.nki.sim.subset_api import advice, load_api
 from trnrt.nki.sim.tensor import NkiTensor
@@ -57,19 +58,33 @@ def aws_nki_installed() -> bool:
         return _is_importable("nki.language") and _is_importable("nki.isa")
 
 
-def install() -> bool:
+def install(nki: Level | str | None = None) -> bool:
     """Make ``import nki`` import the simulator in this process; return true if it does.
 
-    If AWS's package is installed, do nothing and return False, unless ``TRNRT_NKI=simulator``. A second call changes
-    nothing.
+    ``nki``: the release of NKI, "0.6" or "0.7", whose names the modules have and whose language kernels are traced by;
+    by default that of ``TRNRT_NKI_VERSION``, else 0.7. If AWS's package is installed, do nothing and return False,
+    unless ``TRNRT_NKI=simulator``. A second call changes nothing, unless it names another release.
+
+    Raises:
+        OptionError: if there is no such level.
     """
+    level = choose_level(nki)
+    if _State.saved is not None and level is not _State.level:
+        uninstall()
     if _State.saved is not None:
         return True
     if aws_nki_installed() and os.environ.get(SEAM_VARIABLE) != "simulator":
         return False
     neuronxcc = _is_importable("neuronxcc")
     wanted = [name for name in _CONTENTS if name.startswith("nki") or not neuronxcc]
-    modules = [_Module(name, _CONTENTS[name]()) for name in wanted]
+    if "nki.compiler" not in load_api(level).modules:
+        wanted.remove("nki.compiler")
+    contents = {name: _CONTENTS[name](level) for name in wanted}
+    modules = [_Module(name, held) for name, held in contents.items()]
+    _State.level = level
+    _State.chose = nki is not None
+    if _State.chose:
+        set_default_level(level)
     _State.saved = _remove_modules("nki") | ({} if neuronxcc else _remove_modules("neuronxcc"))
     for module in modules:
         _register(module)
@@ -84,24 +99,37 @@ def uninstall() -> None:
         for name in [name for name, module in sys.modules.items() if isinstance(module, _Module)]:
             del sys.modules[name]
         sys.modules.update(_State.saved)
-        _State.saved = None
+        _State.saved, _State.level = None, None
+        if _State.chose:
+            set_default_level(None)
 
 
 @contextmanager
-def install_briefly() -> Iterator[bool]:
-    """Install the simulator as ``nki`` inside the context; yields False if AWS's package stays in its place."""
-    before = _State.saved is not None
-    try:
-        yield install()
-    finally:
-        if not before:
-            uninstall()
+def install_briefly(nki: Level | str | None = None) -> Iterator[bool]:
+    """Install the simulator as ``nki`` inside the context; yields False if AWS's package stays in its place.
+
+    ``nki``: as in ``install``; by default the level of an earlier installation stays.
+    """
+    before = _State.level
+    with use_level(nki):
+        try:
+            yield install(nki)
+        finally:
+            if before is None:
+                uninstall()
+            else:
+                install(before)
 
 
 class _State:
-    """The modules that ``install`` removed from ``sys.modules``; None if nothing is installed."""
+    """The modules that ``install`` removed from ``sys.modules``, and the level of its own ones; None if there are none.
+
+    ``chose``: it chose the process's level, too.
+    """
 
     saved: dict[str, ModuleType] | None = None
+    level: Level | None = None
+    chose = False
 
 
 class _Module(ModuleType):
@@ -136,10 +164,11 @@ _FINDER = _Finder()
 
 def _refusal(path: str) -> str:
     """Why the simulator lacks ``path``, and what to use instead."""
-    left_out = next((why for part, why in _LEFT_OUT.items() if f"{path}.".startswith(f"{part}.")), None)
+    api = load_api(_State.level)
+    known = {part: why for part, why in _LEFT_OUT.items() if part not in api.modules}
+    left_out = next((why for part, why in known.items() if f"{path}.".startswith(f"{part}.")), None)
     if left_out is not None:
         return f"{path}: {left_out}"
-    api = load_api()
     if api.unknown(path) is None and path.rpartition(".")[0] in api.modules:
         return f"{path} is in NKI {api.nki_version}, but trnrt's simulator does not have it"
     return ". ".join(advice(path, api))
@@ -183,25 +212,27 @@ def _hide_ours() -> Iterator[None]:
         sys.modules.update(ours)
 
 
-def _public(module: ModuleType, path: str) -> dict[str, Any]:
+def _public(module: ModuleType, path: str, level: Level) -> dict[str, Any]:
     """The names of the API's module ``path`` that ``module`` has."""
-    names = sorted(load_api().modules[path].names())
+    names = sorted(load_api(level).modules[path].names())
     return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
 
-def _enumerations() -> dict[str, Any]:
-    return {name: value for name, value in _public(isa, "nki.isa").items() if isinstance(value, type)}
+def _enumerations(level: Level) -> dict[str, Any]:
+    return {name: value for name, value in _public(isa, "nki.isa", level).items() if isinstance(value, type)}
 
 
-_CONTENTS: dict[str, Callable[[], Mapping[str, Any]]] = {
-    "nki": lambda: {"jit": jit, "simulate": simulate},
-    "nki.language": lambda: _public(language, "nki.language"),
-    "nki.isa": lambda: _public(isa, "nki.isa"),
+# What each module holds at a level. There is an nki.compiler for kernels from 0.7 on.
+_CONTENTS: dict[str, Callable[[Level], Mapping[str, Any]]] = {
+    "nki": lambda level: {"jit": jit, "simulate": simulate},
+    "nki.compiler": lambda level: _public(compiler, "nki.compiler", level),
+    "nki.language": lambda level: _public(language, "nki.language", level),
+    "nki.isa": lambda level: _public(isa, "nki.isa", level),
     "nki.isa.constants": _enumerations,
-    "nki.typing": lambda: {"tensor": tensor, "mutable_tensor": mutable_tensor},
-    "nki.dtype": lambda: {"DType": DType, **DTYPES},
-    "nki.tensor": lambda: {"NkiTensor": NkiTensor},
-    "neuronxcc": dict,
-    "neuronxcc.nki": dict,
-    "neuronxcc.nki.typing": lambda: {"tensor": tensor, "mutable_tensor": mutable_tensor},
+    "nki.typing": lambda level: {"tensor": tensor, "mutable_tensor": mutable_tensor},
+    "nki.dtype": lambda level: {"DType": DType, **DTYPES},
+    "nki.tensor": lambda level: {"NkiTensor": NkiTensor},
+    "neuronxcc": lambda level: {},
+    "neuronxcc.nki": lambda level: {},
+    "neuronxcc.nki.typing": lambda level: {"tensor": tensor, "mutable_tensor": mutable_tensor},
 }

@@ -15,6 +15,7 @@ from types import ModuleType
 
 from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.installing import install_briefly
+from trnrt.nki.level import Level
 from trnrt.nki.machine.program import Program, Source
 from trnrt.nki.machine.targets import portable_name
 from trnrt.nki.sim.kernel import TARGET_VARIABLE, without_capacity
@@ -27,9 +28,14 @@ _AT = re.compile(r"^  at (.+):(\d+) in (.+)$", re.MULTILINE)
 
 @contextmanager
 def environment(
-    script: Path, arguments: Sequence[str], target: str | None, *, capacity: bool = True
+    script: Path,
+    arguments: Sequence[str],
+    target: str | None,
+    *,
+    nki: Level | str | None = None,
+    capacity: bool = True,
 ) -> Iterator[list[Program]]:
-    """The environment of a script: ``nki``, ``sys.argv``, its own folder on the path, the target.
+    """The environment of a script: ``nki`` at a level, ``sys.argv``, its own folder on the path, the target.
 
     Yields the programs that do not fit the device, if they needn't (``capacity=False``).
 
@@ -37,7 +43,7 @@ def environment(
         OptionError: if AWS's package is installed, because the script would run on that.
     """
     argv, path, before = sys.argv, sys.path, os.environ.get(TARGET_VARIABLE)
-    with install_briefly() as ours, nullcontext(list[Program]()) if capacity else without_capacity() as overflowed:
+    with install_briefly(nki) as ours, nullcontext(list[Program]()) if capacity else without_capacity() as overflowed:
         if not ours:
             raise OptionError(
                 "AWS's nki is installed here, and the script would run on it", hint="set TRNRT_NKI=simulator"

@@ -165,6 +165,7 @@ def check_document(report: Report) -> Document:
         "schema_version": SCHEMA_VERSION,
         "file": report.file,
         "target": report.target,
+        "nki": report.level.value,
         "findings": [asdict(finding) for finding in report.findings],
         "warnings": [asdict(warning) for warning in report.warnings],
         "calls": [asdict(call) for call in report.calls],
@@ -217,6 +218,7 @@ def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, P
         "trnrt_version": version,
         "file": report.file,
         "target": report.target,
+        "nki": report.level.value,
         # The call's name of the kernel: it includes the cores.
         "calls": [_prediction(p) | {"kernel": call.kernel, "arguments": call.arguments} for call, p in profiles],
         "failures": [asdict(failure) for failure in report.failures],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trnrt.nki.sim import isa, language
+from trnrt.nki.sim import compiler, isa, language
 from trnrt.nki.sim.kernel import Kernel, jit, simulate, trace
 
-__all__ = ["Kernel", "isa", "jit", "language", "simulate", "trace"]
+__all__ = ["Kernel", "compiler", "isa", "jit", "language", "simulate", "trace"]

@@ -1,4 +1,4 @@
-"""Our ``nki.isa`` (`nisa`), with NKI 0.6's names: the instructions of ``sim/instructions``, and their modes."""
+"""Our ``nki.isa`` (`nisa`), with NKI's names: the instructions of ``sim/instructions``, and their modes."""
 
 # ruff: noqa: F403 - a family's __all__ says which of its functions kernels get
 
@@ -16,6 +16,7 @@ from trnrt.nki.sim.instructions.left_out import *
 from trnrt.nki.sim.instructions.matmul import *
 from trnrt.nki.sim.instructions.random import *
 from trnrt.nki.sim.instructions.reductions import *
+from trnrt.nki.sim.instructions.scalars import *
 from trnrt.nki.sim.instructions.scan import *
 from trnrt.nki.sim.instructions.search import *
 from trnrt.nki.sim.instructions.selection import *

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trnrt.nki.errors import KernelError, TrnrtError
+from trnrt.nki.level import Level, choose_level, default_level
 from trnrt.nki.machine.cores import CoreGroup
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.execute import Executor, warn_at, without_collection
@@ -20,18 +21,19 @@ from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, map_tensors
+from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
 from trnrt.nki.sim.lang.objects import NKIObject
+from trnrt.nki.sim.launching import LNC_VARIABLE, check_cores, check_level, check_nested, check_options, degree_of_lnc
 from trnrt.nki.sim.printing import printing, show
 from trnrt.nki.sim.scheduling import Edge, apply, check_names, schedule_edges
 from trnrt.nki.sim.subset import check_file
 from trnrt.nki.sim.tensor import NkiTensor
-from trnrt.nki.sim.trace import Tracer, activate, is_tracing, source_of
+from trnrt.nki.sim.trace import JitOptions, Tracer, activate, active_tracer, is_tracing, source_of
 
 __all__ = ["Kernel", "Simulated", "Spec", "intercept_calls", "jit", "simulate", "trace"]
 
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 PRECISION_VARIABLE = "NKI_PRECISE_FP"
-_TWO_CORES_FROM = 3  # generation
 
 Interceptor = Callable[["Simulated", tuple[Any, ...], dict[str, Any]], Any]
 # Run kernels in the place of the simulator: (kernel, args, kwargs) -> the caller's result.
@@ -43,15 +45,22 @@ class Kernel:
     """A function decorated with ``@nki.jit``.
 
     Called inside another kernel it is inlined; called with arrays it runs on the simulator, for the target in
-    ``NEURON_PLATFORM_TARGET_OVERRIDE``, by default trn2.
+    ``NEURON_PLATFORM_TARGET_OVERRIDE``, by default trn2. ``cores``: what the brackets say, None without them.
     """
 
-    def __init__(self, function: Callable[..., Any], cores: int = 1, schedule: tuple[Edge, ...] = ()) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        cores: int | None = None,
+        schedule: tuple[Edge, ...] = (),
+        options: JitOptions | None = None,
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.cores = _checked_cores(cores)
+        self.cores = None if cores is None else check_cores(cores)
         self.schedule = schedule
-        self._simulated: dict[tuple[str, bool], Simulated] = {}
+        self.options = options or JitOptions()
+        self._simulated: dict[tuple[str, bool, Level, str | None], Simulated] = {}
 
     @property
     def name(self) -> str:
@@ -59,30 +68,46 @@ class Kernel:
 
     def __getitem__(self, cores: int) -> Kernel:
         """The kernel on ``cores`` physical cores (1 or 2), each an instance with its own ``nl.program_id``."""
-        return Kernel(self.function, cores, self.schedule)
+        return Kernel(self.function, cores, self.schedule, self.options)
 
     def with_schedule(self, schedule: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
         """The kernel with edges ``(later, earlier)`` or ``(later, [earlier, ...])`` between instructions, by ``name=``.
 
         They apply if the host calls the kernel, not if another kernel does.
         """
-        return Kernel(self.function, self.cores, schedule_edges(schedule))
+        return Kernel(self.function, self.cores, schedule_edges(schedule), self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_tracing():
+            check_nested(self.name, self.options, active_tracer("a kernel").options)
             return self.function(*args, **kwargs)
         target = get_target(default_target())
-        key = target.name, _Limits.capacity
+        key = target.name, _Limits.capacity, default_level(), os.environ.get(LNC_VARIABLE)
         if key not in self._simulated:
             self._simulated[key] = Simulated(self, target)
         return self._simulated[key](*args, **kwargs)
 
 
-def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-    """Make ``fn`` a kernel. Options of AWS's compiler are accepted, and ignored by the simulator."""
+def jit(
+    fn: Callable[..., Any] | None = None,
+    *,
+    compile_config: CompileConfig | None = None,
+    specialization_config: SpecializationConfig | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Make ``fn`` a kernel. Options of AWS's compiler are accepted, and ignored by the simulator.
+
+    The two configurations are those of ``nki.compiler``, from NKI 0.7 on; level 0.6 refuses them.
+
+    Raises:
+        KernelError: if a configuration is of another type.
+    """
+    options = check_options(compile_config, specialization_config)
     if fn is None:
-        return functools.partial(jit, **kwargs)
-    return fn if isinstance(fn, Kernel) else Kernel(fn)
+        return functools.partial(
+            jit, compile_config=compile_config, specialization_config=specialization_config, **kwargs
+        )
+    return fn if isinstance(fn, Kernel) else Kernel(fn, options=options)
 
 
 def trace(
@@ -91,6 +116,7 @@ def trace(
     target: str | None = None,
     strict: bool = False,
     capacity: bool | None = None,
+    nki: Level | str | None = None,
     **kwargs: Any,
 ) -> Program:
     """The compiled program of ``kernel`` for these arguments (arrays or ``Spec`` for tensors), without any data.
@@ -98,13 +124,16 @@ def trace(
     ``target``: by default the one in ``NEURON_PLATFORM_TARGET_OVERRIDE``, else trn2. ``strict``: also refuse what only
     works on simulators: Python that NKI's compiler refuses, anywhere in the kernel's file, and functions of `nl` that
     fail on hardware. ``capacity=False``: let tiles take more SBUF and PSUM than there is; ``Program.memory`` then says
-    how much. Warns (KernelWarning) of lines that the target may refuse. Raises KernelError if the kernel breaks a rule
-    of the target, KernelMemoryError if its tiles do not fit.
+    how much. ``nki``: the release of NKI, "0.6" or "0.7"; by default the level that holds. Warns (KernelWarning) of
+    lines that the target may refuse. Raises KernelError if the kernel breaks a rule of the target, KernelMemoryError if
+    its tiles do not fit.
     """
     made, limited = _as_kernel(kernel), _Limits.capacity if capacity is None else capacity
     function, given = made.function, host_arguments(made.function, args, kwargs)
-    code, on = function.__code__, get_target(target or default_target())
-    tracer = Tracer(function.__name__, on, code, strict=strict, capacity=limited)
+    code, on, level = function.__code__, get_target(target or default_target()), choose_level(nki)
+    check_level(made.name, made.options, level)
+    options: dict[str, Any] = {"strict": strict, "capacity": limited, "level": level, "options": made.options}
+    tracer = Tracer(function.__name__, on, code, **options)
     with without_collection():
         traced = _trace(function, _bind(function, given.args, given.kwargs), tracer)
         # The kernel of a model that computes nothing returns an empty tuple: its outputs are its inputs.
@@ -112,7 +141,7 @@ def trace(
             _check_result([traced])
         (program,) = _finish_programs([traced], made.schedule, limited=limited)
     if strict:
-        check_file(function)
+        check_file(function, level)
     return _warn_doubts([program])[0]
 
 
@@ -122,13 +151,15 @@ def simulate(
     strict: bool = False,
     precise: bool | None = None,
     capacity: bool | None = None,
+    nki: Level | str | None = None,
 ) -> Simulated:
     """The kernel as a function on numpy arrays, run on the simulated ``target``.
 
-    ``strict`` and ``capacity`` are as in ``trace``. ``precise=False``, or ``NKI_PRECISE_FP=0`` in the environment,
-    rounds nothing: remaining errors come from the algorithm, vanishing ones from narrow dtypes.
+    ``strict``, ``capacity`` and ``nki`` are as in ``trace``. ``precise=False``, or ``NKI_PRECISE_FP=0`` in the
+    environment, rounds nothing: remaining errors come from the algorithm, vanishing ones from narrow dtypes.
     """
-    return Simulated(kernel, get_target(target or default_target()), strict=strict, precise=precise, capacity=capacity)
+    on = get_target(target or default_target())
+    return Simulated(kernel, on, strict=strict, precise=precise, capacity=capacity, nki=nki)
 
 
 class Simulated:
@@ -144,22 +175,26 @@ class Simulated:
         cores: int | None = None,
         precise: bool | None = None,
         capacity: bool | None = None,
+        nki: Level | str | None = None,
     ) -> None:
         made = _as_kernel(kernel)
+        self.level = choose_level(nki)
+        check_level(made.name, made.options, self.level)
         self.target = target
         self.capacity = _Limits.capacity if capacity is None else capacity
         self.precise = os.environ.get(PRECISION_VARIABLE, "1") != "0" if precise is None else precise
         self.strict = strict
-        self.cores = _checked_cores(cores or made.cores, target)
-        self.kernel = Kernel(made.function, self.cores, made.schedule)
+        asked = made.cores if cores is None else cores
+        self.cores = check_cores(degree_of_lnc(made.name, asked, target, self.level), target)
+        self.kernel = Kernel(made.function, self.cores, made.schedule, made.options)
         if strict:
-            check_file(self.function)
+            check_file(self.function, self.level)
         self._compiled: dict[Hashable, Executor | CoreGroup] = {}
 
     def __getitem__(self, cores: int) -> Simulated:
         """The kernel on ``cores`` physical cores."""
         options = {"strict": self.strict, "precise": self.precise, "capacity": self.capacity}
-        return Simulated(self.kernel, self.target, cores=cores, **options)
+        return Simulated(self.kernel, self.target, cores=cores, nki=self.level, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = host_arguments(self.function, args, kwargs)
@@ -194,7 +229,8 @@ class Simulated:
 
     def _tracer(self, core: int) -> Tracer:
         code, name = self.function.__code__, self.function.__name__
-        options = {"strict": self.strict, "capacity": self.capacity}
+        options: dict[str, Any] = {"strict": self.strict, "capacity": self.capacity, "level": self.level}
+        options["options"] = self.kernel.options
         return Tracer(name, self.target, code, core=core, cores=self.cores, **options)
 
     def _programs(self, bound: inspect.BoundArguments, tracers: Sequence[Tracer]) -> list[Program]:
@@ -245,14 +281,6 @@ def without_capacity() -> Iterator[list[Program]]:
         yield _Limits.overflowed
     finally:
         _Limits.capacity = before
-
-
-def _checked_cores(cores: int, target: Target | None = None) -> int:
-    """``cores``, if a kernel can be launched on that many physical cores; else KernelError."""
-    if cores not in (1, 2) or (target is not None and cores > 1 and target.generation < _TWO_CORES_FROM):
-        where = f" on {target.name}" if target is not None and cores == 2 else ""
-        raise KernelError(f"a kernel can't be launched on {cores!r} cores{where}; it runs on 1, from trn2 on also on 2")
-    return cores
 
 
 def default_target() -> str:

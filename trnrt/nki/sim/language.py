@@ -13,6 +13,7 @@ from trnrt.nki.sim.lang import tokens as _tokens  # noqa: F401  # makes operator
 from trnrt.nki.sim.lang.constants import *
 from trnrt.nki.sim.lang.creation import *
 from trnrt.nki.sim.lang.elementwise import *
+from trnrt.nki.sim.lang.left_out import *
 from trnrt.nki.sim.lang.movement import *
 from trnrt.nki.sim.lang.objects import *
 from trnrt.nki.sim.lang.packed import *

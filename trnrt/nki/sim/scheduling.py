@@ -16,7 +16,7 @@ from trnrt.nki.machine.program import Instruction, Program, Register, View
 from trnrt.nki.machine.timing.regions import region_of
 
 Edge = tuple[str, str]  # (the waiting instruction, the one that it waits for), by name
-_WRITES_REGISTER = frozenset({"register_move", "register_load"})
+_WRITES_REGISTER = frozenset({"register_move", "register_load", "scalar_load", "scalar_arithmetic"})
 
 
 def schedule_edges(schedule: Any) -> tuple[Edge, ...]:

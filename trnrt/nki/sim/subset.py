@@ -1,7 +1,7 @@
-"""Check that a kernel file uses only the language and the API of NKI 0.6, without running it.
+"""Check that a kernel file uses only the language and the API of an NKI release, without running it.
 
 ``check_source`` finds the Python that the NKI compiler refuses, by the table in ``subset_rules``; ``check_api`` the
-names and arguments that ``nki``, ``nki.language`` and ``nki.isa`` do not have, by the data in ``nki_api_0_6.json``.
+names and arguments that ``nki``, ``nki.language`` and ``nki.isa`` do not have, by the data in ``nki_api_*.json``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from trnrt.nki.errors import KernelError
+from trnrt.nki.level import Level, choose_level
 from trnrt.nki.sim.subset_api import ApiTable, check_api, load_api
 from trnrt.nki.sim.subset_rules import RULES, Rule
 from trnrt.nki.sim.subset_source import (
@@ -40,35 +41,37 @@ def check_source(
     extra_names: Collection[str] = (),
     all_functions: bool = False,
     entries: Collection[int] = (),
+    level: Level | str | None = None,
 ) -> list[Finding]:
-    """Find what the NKI compiler refuses in ``source``, in the order of the file.
+    """Find what the NKI compiler refuses in ``source`` at a language level, in the order of the file.
 
     Kernels (``@nki.jit``) are checked with every function and class of the file that they name; with ``all_functions``
     every function and class at module level, for a file that only other kernels use. ``entries`` are the first lines of
     functions that are kernels without a mark in the file. ``extra_names`` are built-in functions that the caller knows
     to exist when the file is compiled. A file that isn't Python has one finding, of rule "syntax".
     """
+    rules = choose_level(level)
 
     def check(file: SourceFile) -> Iterator[Finding]:
         roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
         classes = [*file.classes.values()] if all_functions else []
-        yield from _check_nodes(file.lambdas, "code", Scope(file))
+        yield from _check_nodes(file.lambdas, "code", Scope(file), rules)
         for node in reachable_definitions(file, roots, classes):
             if isinstance(node, ast.expr):
-                yield from _check_nodes(value_nodes(node), "values", Scope(file))
+                yield from _check_nodes(value_nodes(node), "values", Scope(file), rules)
             elif isinstance(node, ast.ClassDef):
-                yield from _check_nodes([node], "class", Scope(file))
+                yield from _check_nodes([node], "class", Scope(file), rules)
                 for method in methods(node):
-                    yield from _check_code(file, method, extra_names)
+                    yield from _check_code(file, method, extra_names, rules)
             else:
-                yield from _check_code(file, node, extra_names)
+                yield from _check_code(file, node, extra_names, rules)
         if roots:
-            yield from _check_nodes(ast.walk(file.tree), "file", Scope(file))
+            yield from _check_nodes(ast.walk(file.tree), "file", Scope(file), rules)
 
     return check_parsed(source, filename, check, entries)
 
 
-def check_file(function: Callable[..., Any]) -> None:
+def check_file(function: Callable[..., Any], level: Level) -> None:
     """Raise KernelError with everything that the NKI compiler refuses in a kernel's file, one finding per line.
 
     ``function`` counts as a kernel with or without a mark in its file. Without a file (a kernel typed in interactively)
@@ -78,36 +81,38 @@ def check_file(function: Callable[..., Any]) -> None:
     source = "".join(linecache.getlines(filename)) if filename else ""
     if filename is None or not source:
         return
-    findings = check_source(source, filename, entries=[function.__code__.co_firstlineno])
+    findings = check_source(source, filename, entries=[function.__code__.co_firstlineno], level=level)
     if findings:
         lines = "\n".join(f"  {finding}" for finding in findings)
         raise KernelError(f"kernel {function.__name__}: the NKI compiler refuses its file:\n{lines}")
 
 
-def _by_node_type(where: str) -> dict[str, list[Rule]]:
+def _by_node_type(where: str, level: Level) -> dict[str, list[Rule]]:
     table: dict[str, list[Rule]] = defaultdict(list)
     for rule in RULES:
-        if where in rule.where.split():
+        if where in rule.where.split() and level in rule.levels:
             for name in rule.nodes.split():
                 table[name].append(rule)
     return dict(table)
 
 
-_TABLES = {where: _by_node_type(where) for where in ("code", "class", "values", "file")}
+_TABLES = {
+    (where, level): _by_node_type(where, level) for where in ("code", "class", "values", "file") for level in Level
+}
 
 
-def _check_nodes(nodes: Iterable[ast.AST], where: str, scope: Scope) -> Iterator[Finding]:
+def _check_nodes(nodes: Iterable[ast.AST], where: str, scope: Scope, level: Level) -> Iterator[Finding]:
     for node in nodes:
-        for rule in _TABLES[where].get(type(node).__name__, ()):
+        for rule in _TABLES[where, level].get(type(node).__name__, ()):
             yield from _findings(rule, node, scope)
 
 
-def _check_code(file: SourceFile, root: Function, extra_names: Collection[str]) -> Iterator[Finding]:
-    scope = scope_of(file, root, frozenset(extra_names))
+def _check_code(file: SourceFile, root: Function, extra_names: Collection[str], level: Level) -> Iterator[Finding]:
+    scope, table = scope_of(file, root, frozenset(extra_names)), _TABLES["code", level]
     work: list[ast.AST] = [root]
     while work:
         node = work.pop()
-        hits = [(rule, list(_findings(rule, node, scope))) for rule in _TABLES["code"].get(type(node).__name__, ())]
+        hits = [(rule, list(_findings(rule, node, scope))) for rule in table.get(type(node).__name__, ())]
         for _, findings in hits:
             yield from findings
         if not any(rule.opaque and findings for rule, findings in hits):

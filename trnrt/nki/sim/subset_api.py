@@ -1,4 +1,8 @@
-"""NKI 0.6's names and signatures as data, and the check of a file's names and calls against them."""
+"""NKI's names and signatures as data, and the check of a file's names and calls against them.
+
+``nki_api_0_6.json`` is the whole API of 0.6; ``nki_api_0_7.json`` has what 0.7 added, removed, changed and deprecated,
+each with the page of the SDK's documentation that says so.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,17 @@ import difflib
 import functools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trnrt.nki.level import Level, choose_level
 from trnrt.nki.machine.modes import nc_version
 from trnrt.nki.sim.subset_source import Finding, SourceFile, bound_names, check_parsed, finding_at
 
 _DATA = Path(__file__).with_name("nki_api_0_6.json")
-# Modules of AWS's package that the data leaves out: their names are not checked.
+_CHANGES = {Level.nki_0_7: Path(__file__).with_name("nki_api_0_7.json")}
+# Modules of AWS's package that the data leaves out: their names are not checked. 0.7's data has nki.compiler.
 _OTHER_MODULES = frozenset(
     [
         "nki.collectives",
@@ -40,11 +46,15 @@ _REMOVED = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """``default`` is its text, None for no default; ``variadic`` marks ``*args`` and ``**kwargs``."""
+    """``default`` is its text, None for no default; ``variadic`` marks ``*args`` and ``**kwargs``.
+
+    ``by_name``: it is taken by name only.
+    """
 
     name: str
     default: str | None
     variadic: bool
+    by_name: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,11 +84,16 @@ class ApiModule:
 
 @dataclass(frozen=True)
 class ApiTable:
-    """The API of one release: modules by their dotted path."""
+    """The API of one release: modules by their dotted path.
+
+    ``removed`` and ``deprecated``: what to use instead of a path that the release before has, or that it still has.
+    """
 
     nki_version: str
     neuron_sdk: str
     modules: Mapping[str, ApiModule]
+    removed: Mapping[str, str] = field(default_factory=dict)
+    deprecated: Mapping[str, str] = field(default_factory=dict)
 
     def signature(self, path: str) -> tuple[Parameter, ...] | None:
         """The parameters of the function or class at ``path``; None if it is neither, or an enumeration."""
@@ -94,7 +109,8 @@ class ApiTable:
     def unknown(self, path: str) -> tuple[str, set[str]] | None:
         """The shortest part of ``path`` that the release lacks, and the names it has there; None if it has all."""
         module_path = max((m for m in self.modules if path == m or path.startswith(m + ".")), key=len, default="")
-        if not module_path or any(path == m or path.startswith(m + ".") for m in _OTHER_MODULES):
+        others = _OTHER_MODULES - self.modules.keys()
+        if not module_path or any(path == m or path.startswith(m + ".") for m in others):
             return None
         rest = path[len(module_path) + 1 :].split(".") if path != module_path else []
         module = self.modules[module_path]
@@ -115,12 +131,40 @@ class ApiTable:
         return None if cls is None or cls.is_enum else cls
 
 
+def load_api(level: Level | str | None = None) -> ApiTable:
+    """The API of NKI at a language level, by default the one that holds, from the package's data."""
+    return _load(choose_level(level))
+
+
 @functools.cache
-def load_api() -> ApiTable:
-    """The API of NKI 0.6, from the package's data."""
+def _load(level: Level) -> ApiTable:
     data = json.loads(_DATA.read_text(encoding="utf-8"))
     modules = {path: _module(entry) for path, entry in data["modules"].items()}
-    return ApiTable(data["nki_version"], data["neuron_sdk"], modules)
+    if level not in _CHANGES:
+        return ApiTable(data["nki_version"], data["neuron_sdk"], modules)
+    changes = json.loads(_CHANGES[level].read_text(encoding="utf-8"))
+    removed, deprecated = (
+        {path: str(entry["instead"]) for path, entry in changes[what].items()} for what in ("removed", "deprecated")
+    )
+    modules = {path: _drop_removed(module, path, removed) for path, module in modules.items()}
+    for path, entry in changes["modules"].items():
+        modules[path] = _add_changes(modules.get(path, ApiModule({}, {}, {})), entry)
+    return ApiTable(changes["nki_version"], changes["neuron_sdk"], modules, removed, deprecated)
+
+
+def _drop_removed(module: ApiModule, path: str, removed: Mapping[str, str]) -> ApiModule:
+    functions = {name: known for name, known in module.functions.items() if f"{path}.{name}" not in removed}
+    return ApiModule(functions, module.classes, module.constants)
+
+
+def _add_changes(module: ApiModule, entry: Any) -> ApiModule:
+    """The module with what a release added or changed."""
+    functions = {name: _parameters(function["parameters"]) for name, function in entry["functions"].items()}
+    classes = {name: _class(cls) for name, cls in entry["classes"].items()}
+    constants = dict(_split(text) for text in entry["constants"])
+    return ApiModule(
+        {**module.functions, **functions}, {**module.classes, **classes}, {**module.constants, **constants}
+    )
 
 
 def check_api(source: str, filename: str, api: ApiTable) -> list[Finding]:
@@ -137,6 +181,18 @@ def check_api(source: str, filename: str, api: ApiTable) -> list[Finding]:
     return check_parsed(source, filename, check)
 
 
+def find_deprecated(source: str, filename: str, api: ApiTable) -> list[Finding]:
+    """Find the names of a file that the release deprecates; none in a file that isn't Python."""
+
+    def find(file: SourceFile) -> Iterator[Finding]:
+        for node, path in _uses(file, api):
+            if path in api.deprecated:
+                message = f"{path} is deprecated in NKI {api.nki_version}"
+                yield finding_at(file, node, "api-deprecated", message, api.deprecated[path])
+
+    return [finding for finding in check_parsed(source, filename, find) if finding.rule != "syntax"]
+
+
 def advice(path: str, api: ApiTable) -> tuple[str, str]:
     """Say that ``path`` does not exist in the release, and what to use instead."""
     return _advice(*(api.unknown(path) or (path, set())), api)
@@ -144,7 +200,8 @@ def advice(path: str, api: ApiTable) -> tuple[str, str]:
 
 def _advice(name: str, known: set[str], api: ApiTable) -> tuple[str, str]:
     message = f"{name} does not exist in NKI {api.nki_version}"
-    return message, _REMOVED.get(name) or _suggestion(name.rpartition(".")[2], known)
+    instead = api.removed.get(name) or _REMOVED.get(name)
+    return message, instead or _suggestion(name.rpartition(".")[2], known, api)
 
 
 def _uses(file: SourceFile, api: ApiTable) -> Iterator[tuple[ast.AST, str]]:
@@ -185,12 +242,13 @@ def _check_use(file: SourceFile, api: ApiTable, node: ast.AST, path: str) -> Ite
 def _misfits(call: ast.Call, parameters: tuple[Parameter, ...]) -> Iterator[tuple[str, str]]:
     """The broken rule and the problem, for each argument that does not fit the parameters."""
     plain = [p for p in parameters if not p.variadic]
+    by_order = [p for p in plain if not p.by_name]
     any_keyword = any(p.variadic and p.name.startswith("**") for p in parameters)
     any_position = any(p.variadic and not p.name.startswith("**") for p in parameters)
     expanded = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
-    if len(call.args) > len(plain) and not any_position:
-        yield "api-positional", f"takes at most {len(plain)} positional arguments, not {len(call.args)}"
-    by_position = {p.name for p in plain[: len(call.args)]}
+    if len(call.args) > len(by_order) and not any_position:
+        yield "api-positional", f"takes at most {len(by_order)} positional arguments, not {len(call.args)}"
+    by_position = {p.name for p in by_order[: len(call.args)]}
     by_name = [k.arg for k in call.keywords if k.arg is not None]
     for name in by_name:
         if name in by_position and not expanded:
@@ -202,9 +260,10 @@ def _misfits(call: ast.Call, parameters: tuple[Parameter, ...]) -> Iterator[tupl
         yield "api-missing", f"needs {', '.join(missing)}"
 
 
-def _suggestion(name: str, known: set[str]) -> str:
+def _suggestion(name: str, known: set[str], api: ApiTable) -> str:
     close = difflib.get_close_matches(name, sorted(known), n=3)
-    return f"Did you mean {' or '.join(close)}?" if close else "See the API reference of Neuron SDK 2.32"
+    release = api.neuron_sdk.rpartition(".")[0]
+    return f"Did you mean {' or '.join(close)}?" if close else f"See the API reference of Neuron SDK {release}"
 
 
 def _module(entry: Any) -> ApiModule:
@@ -221,8 +280,14 @@ def _class(entry: Any) -> ApiClass:
 
 
 def _parameters(signature: Any) -> tuple[Parameter, ...]:
-    """``[["dst"], ["engine", "engine.unknown"], ["**kwargs"]]`` as parameters."""
-    return tuple(Parameter(p[0], p[1] if len(p) > 1 else None, p[0].startswith("*")) for p in signature)
+    """``[["dst"], ["engine", "engine.unknown"], ["**kwargs"]]`` as parameters; a bare ``["*"]`` is none itself."""
+    names = [p[0] for p in signature]
+    star = names.index("*") if "*" in names else len(names)
+    return tuple(
+        Parameter(p[0], p[1] if len(p) > 1 else None, p[0].startswith("*"), at > star and not p[0].startswith("*"))
+        for at, p in enumerate(signature)
+        if at != star
+    )
 
 
 def _split(constant: str) -> tuple[str, str]:

@@ -1,7 +1,8 @@
-"""Find constants that the NKI compiler may take for one another: one name, in two files, with different values.
+"""Find constants that NKI 0.6's parser may take for one another: one name, in two files, with different values.
 
-KLR (interop/klr/gather.c at 7ccd18c, ``add_global``) keeps the module-level constants of all functions that a kernel
-reaches by their names alone, and the first one that it meets stays.
+NKI 0.7 runs kernels as Python, where each file has its own names. KLR (interop/klr/gather.c at 7ccd18c, ``add_global``)
+keeps the module-level constants of all functions that a kernel reaches by their names alone, and the first one that it
+meets stays.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _check_kernels(file: SourceFile) -> Iterator[Finding]:
             known = first.setdefault(name, constant)
             if known[1] is not constant[1] and _differ(sources, known, constant):
                 message = f"the constant {name} is {_describe(known)}, but {_describe(constant)}"
-                instead = "Name one of them otherwise: the compiler knows constants by their names alone"
+                instead = "Name one of them otherwise: the parser of NKI 0.6 knows constants by their names alone"
                 yield finding_at(file, kernel, "constant-name", message, instead)
 
 

@@ -248,6 +248,23 @@ def exits_of_dynamic_loop(node: ast.For, scope: Scope) -> Iterator[Place]:
             work.extend((child, within) for child in ast.iter_child_nodes(inner))
 
 
+def while_register(node: ast.While, scope: Scope) -> Iterator[Place]:
+    """A loop whose whole test is a name that the function gives a register, and nothing else."""
+    if not isinstance(node.test, ast.Name) or scope.root is None:
+        return
+    name = node.test.id
+    bindings = [n for n in ast.walk(scope.root) if isinstance(n, ast.Assign) and _assigns(n, name)]
+    others = [n for n in ast.walk(scope.root) if isinstance(n, ast.Name) and n.id == name]
+    stores = [n for n in others if not isinstance(n.ctx, ast.Load)]
+    made = [_called_name(binding.value, scope) == "register_alloc" for binding in bindings]
+    if made and all(made) and len(stores) == len(made):
+        yield node.test, name
+
+
+def _assigns(node: ast.Assign, name: str) -> bool:
+    return len(node.targets) == 1 and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+
+
 def dynamic_loop_in_order(node: ast.With, scope: Scope) -> Iterator[Place]:
     if _is_no_reorder(node, scope):
         inside = (inner for statement in node.body for inner in ast.walk(statement))
@@ -261,7 +278,7 @@ def loop_body_returns(name: str, wants_value: bool) -> Find:
         body = _loop_body(node, scope) if _called_name(node, scope) == name else None
         if body is None:
             return
-        returns = [n for n in ast.walk(body) if isinstance(n, ast.Return) and n.value is not None]
+        returns = [n for n in _own_nodes(body) if isinstance(n, ast.Return) and n.value is not None]
         if wants_value and not returns:
             yield body, body.name
         elif not wants_value:
@@ -270,12 +287,24 @@ def loop_body_returns(name: str, wants_value: bool) -> Find:
     return find
 
 
+def _own_nodes(function: Function) -> Iterator[ast.AST]:
+    """The nodes of a function's body, without those of functions inside it."""
+    work: list[ast.AST] = list(function.body)
+    while work:
+        node = work.pop(0)
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            work.extend(ast.iter_child_nodes(node))
+
+
 def _loop_body(call: ast.Call, scope: Scope) -> Function | None:
+    """The function that a loop calls: of several with its name, the last one above the call."""
     given = [k.value for k in call.keywords if k.arg == "body_fun"]
     given += call.args[LOOP_FUNCTIONS[_called_name(call, scope)] :][:1]
     name = given[0].id if given and isinstance(given[0], ast.Name) else ""
     nested = [n for n in ast.walk(scope.root) if isinstance(n, ast.FunctionDef)] if scope.root else []
-    return {**scope.file.functions, **{n.name: n for n in nested}}.get(name)
+    above = [n for n in nested if n.name == name and n.lineno < call.lineno]
+    return max(above, key=lambda n: n.lineno, default=scope.file.functions.get(name))
 
 
 def nested_function(node: Function, scope: Scope) -> bool:
@@ -316,10 +345,15 @@ def other_decorators(node: Function, scope: Scope) -> Iterator[Place]:
             yield decorator, ast.unparse(decorator)
 
 
-def platform_target(node: Function, scope: Scope) -> Iterator[Place]:
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call) and is_jit(decorator_path(scope.file, decorator)):
-            yield from ((k.value, "") for k in decorator.keywords if k.arg == "platform_target")
+def jit_keywords(*names: str) -> Find:
+    """Arguments of a kernel's ``@nki.jit(...)`` with one of ``names``."""
+
+    def find(node: Function, scope: Scope) -> Iterator[Place]:
+        for decorator in node.decorator_list:
+            if isinstance(decorator, ast.Call) and is_jit(decorator_path(scope.file, decorator)):
+                yield from ((k.value, str(k.arg)) for k in decorator.keywords if k.arg in names)
+
+    return find
 
 
 def closure(node: ast.Name, scope: Scope) -> Iterator[Place]:

@@ -1,14 +1,17 @@
 """The Python that the NKI compiler refuses: one table, walked by the check and by its tests.
 
-Two front ends are public: the one of SDK 2.32, through its guides, and KLR's, through its source. A kernel has to
-satisfy both, so there is a row for each construct that one of them refuses; ``source`` says which. Constructs that SDK
-2.32's own kernel library uses throughout are accepted even if a page says otherwise, and the row says so.
+Most rows hold at language level 0.6 only: NKI 0.7 runs a kernel as Python ("NKI specialization change", SDK 2.33.0),
+and what it can't do shows when the kernel is traced. For 0.6, two front ends are public: the one of SDK 2.32, through
+its guides, and KLR's, through its source. A kernel has to satisfy both, so there is a row for each construct that one
+of them refuses; ``source`` says which. Constructs that SDK 2.32's own kernel library uses throughout are accepted even
+if a page says otherwise, and the row says so.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trnrt.nki.level import Level
 from trnrt.nki.sim import subset_find as at
 from trnrt.nki.sim.subset_find import Find
 from trnrt.nki.sim.subset_methods import METHODS, missing_method
@@ -23,6 +26,11 @@ TERM = "KLR KLR/Trace/Term.lean"
 GUIDE = "SDK nki/get-started/nki-language-guide.rst"
 MIGRATION = "SDK nki/migration/index.rst"
 LOOPS = "SDK nki/deep-dives/nki-dynamic-loops.rst"
+# SDK 2.33, as its documentation had it in November 2026.
+LOOPS_0_7 = "SDK 2.33 nki/deep-dives/nki-loops"
+JIT_0_7 = "SDK 2.33 nki/api/generated/nki.jit"
+
+EVERY_LEVEL = tuple(Level)
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class Rule:
     ``nodes`` are the names of the AST node types to check, ``find`` the places in such a node that break the rule.
     ``message`` may have one ``{}`` for ``find``'s detail about the place. ``where`` selects the nodes: those of "code"
     that the compiler evaluates, of a "class" that it uses, of module-level "values" that kernels name, or of the
-    "file". The inside of an ``opaque`` construct is not checked: it has to go as a whole.
+    "file". The inside of an ``opaque`` construct is not checked: it has to go as a whole. ``levels`` are the language
+    levels that refuse it.
     """
 
     id: str
@@ -43,6 +52,7 @@ class Rule:
     find: Find = at.always
     where: str = "code"
     opaque: bool = False
+    levels: tuple[Level, ...] = (Level.nki_0_6,)
 
 
 EXPRESSIONS = (
@@ -285,6 +295,7 @@ STATEMENTS = (
         "Put the no_reorder block inside the loop's body",
         f"{LOOPS}; {MIGRATION} (0.6)",
         at.dynamic_loop_in_order,
+        levels=EVERY_LEVEL,
     ),
     Rule(
         "fori-return",
@@ -293,6 +304,7 @@ STATEMENTS = (
         "Keep what the loop computes in SBUF or HBM",
         f"{MIGRATION} (0.6)",
         at.loop_body_returns("fori_loop", wants_value=False),
+        levels=EVERY_LEVEL,
     ),
     Rule(
         "while-return",
@@ -301,6 +313,16 @@ STATEMENTS = (
         "Return the condition's register",
         f"{MIGRATION} (0.6); nl.while_loop in the API reference",
         at.loop_body_returns("while_loop", wants_value=True),
+        levels=EVERY_LEVEL,
+    ),
+    Rule(
+        "while-register",
+        "While",
+        "{} is a register, and NKI 0.7 has no while loop over one",
+        "Call nl.while_loop",
+        LOOPS_0_7,
+        at.while_register,
+        levels=(Level.nki_0_7,),
     ),
 )
 
@@ -343,7 +365,16 @@ FUNCTIONS = (
         "nki.jit has no platform_target any more",
         "Set NEURON_PLATFORM_TARGET_OVERRIDE in the environment",
         f"{MIGRATION} (0.3): passing it is an error",
-        at.platform_target,
+        at.jit_keywords("platform_target"),
+        levels=EVERY_LEVEL,
+    ),
+    Rule(
+        "jit-config",
+        "FunctionDef",
+        "nki.jit has no {} in NKI 0.6",
+        "Leave it out, or ask for level 0.7",
+        JIT_0_7,
+        at.jit_keywords("compile_config", "specialization_config"),
     ),
     Rule(
         "old-namespace",
@@ -352,6 +383,7 @@ FUNCTIONS = (
         "Import nki, nki.language and nki.isa",
         f"{MIGRATION} (0.4)",
         at.old_namespace,
+        levels=EVERY_LEVEL,
     ),
     Rule(
         "closure",

@@ -1,4 +1,4 @@
-"""``NkiTensor``: a strided view on a piece of the simulated memory, with the view methods of NKI 0.6.
+"""``NkiTensor``: a strided view on a piece of the simulated memory, with NKI's view methods.
 
 Views cost nothing on the device: they are made while the kernel is traced, and hold no data.
 """
@@ -6,7 +6,7 @@ Views cost nothing on the device: they are made while the kernel is traced, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from operator import index
 from typing import Any
@@ -15,6 +15,14 @@ from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, as_dtype
 from trnrt.nki.machine.program import Dynamic, MemoryRegion, Register, View, contiguous_strides
 from trnrt.nki.sim.values import DeviceValue, ValueUnknownError
+
+
+@dataclass(frozen=True)
+class DynamicSlice:
+    """``size`` elements of a dimension, from a start that a register holds."""
+
+    start: Register
+    size: int
 
 
 class NkiTensor(DeviceValue, View):
@@ -60,6 +68,8 @@ class NkiTensor(DeviceValue, View):
     def __getitem__(self, key: Any) -> NkiTensor:
         """NumPy-style integers, slices and ``...``. An integer on an on-chip partition dimension keeps it at size 1."""
         keys = _expand_key(key, self.ndim)
+        if any(isinstance(item, DynamicSlice) for item in keys):
+            return self._slice_dynamically(keys)
         on_chip, last = self.storage.on_chip, len(keys) - 1
         shape: list[int] = []
         strides: list[int] = []
@@ -79,6 +89,19 @@ class NkiTensor(DeviceValue, View):
         if self.dynamic is not None and self.dynamic.vector is not None and keys[0] != slice(None):
             raise KernelError(f"dimension 0 of {self} is selected by run-time indices; it can't be sliced again")
         return NkiTensor(self.storage, tuple(shape), tuple(strides), offset, self.cast, self.dynamic, self.bounded)
+
+    def _slice_dynamically(self, keys: list[Any]) -> NkiTensor:
+        """The view with one dimension from a run-time start on (``nl.ds``), and the other keys applied."""
+        dims = [dim for dim, item in enumerate(keys) if isinstance(item, DynamicSlice)]
+        dim = self._free_dim(dims[0], "nl.ds with a run-time start")
+        item, size = keys[dim], self.shape[dim]
+        if len(dims) > 1 or not 1 <= item.size <= size:
+            problem = "has one run-time start at most" if len(dims) > 1 else f"has {size} elements, not {item.size}"
+            raise KernelError(f"nl.ds: dimension {dims[-1]} of {self} {problem}")
+        limit = size - item.size + 1  # starts from which the slice stays inside
+        dynamic = self._check_index("nl.ds", Dynamic(item.start, None, self.strides[dim], limit))
+        rest = self[(*keys[:dim], slice(0, item.size), *keys[dim + 1 :])]
+        return replace(rest, dynamic=dynamic)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Assignment to a part of a tensor is no instruction."""
@@ -120,6 +143,8 @@ class NkiTensor(DeviceValue, View):
         if self.dynamic is not None:
             raise KernelError(f"{method}() on {self}: it has a run-time index already, and can't have two")
         tile = dynamic.index_tile
+        if getattr(dynamic.scalar, "is_comparison", False):
+            raise KernelError(f"{method}(): the index is the result of a comparison, which NKI 0.7 can't use")
         if tile is None:
             return dynamic
         assert isinstance(tile, NkiTensor)

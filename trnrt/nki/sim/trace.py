@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trnrt.nki.errors import KernelError
+from trnrt.nki.level import Level, default_level
 from trnrt.nki.machine.dtypes import Array, DType, float32
 from trnrt.nki.machine.program import (
     Doubt,
@@ -29,6 +31,7 @@ from trnrt.nki.machine.program import (
 )
 from trnrt.nki.machine.rules.allocation import ALLOCATION, OF_CAPACITY
 from trnrt.nki.machine.targets import Target
+from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
 from trnrt.nki.sim.psum import PsumWriters
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.values import describe_kind
@@ -36,6 +39,14 @@ from trnrt.nki.sim.values import describe_kind
 # The simulator's own files: a source line is the innermost one outside of them.
 _HERE = str(Path(__file__).parents[1]) + os.sep
 _NUMBER = (int, float, np.number, np.bool_)
+
+
+@dataclass(frozen=True)
+class JitOptions:
+    """What ``nki.jit`` was given beside the function, from NKI 0.7 on."""
+
+    compile_config: CompileConfig | None = None
+    specialization_config: SpecializationConfig | None = None
 
 
 class Tracer:
@@ -51,11 +62,15 @@ class Tracer:
         core: int = 0,
         cores: int = 1,
         capacity: bool = True,
+        level: Level | None = None,
+        options: JitOptions | None = None,
     ) -> None:
         self.program = Program(kernel, target, file=entry.co_filename if entry else "")
         self.target = target
         self.strict = strict  # refuse what works on simulators only
         self.capacity = capacity  # refuse tiles that do not fit SBUF or PSUM
+        self.level = level or default_level()  # the release of NKI whose language the kernel is traced by
+        self.options = options or JitOptions()
         self.psum = PsumWriters(target)
         self.core, self.cores = core, cores
         self.open_loops: list[Loop] = []

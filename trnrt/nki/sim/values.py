@@ -27,10 +27,10 @@ MARKER: ContextVar[Callable[[DeviceValue, str, FrameType], str] | None] = Contex
 
 CONDITION = (
     "Compute both results and choose element by element (nl.where, nisa.tensor_copy_predicated, nisa.affine_select), "
-    "or loop on a register (nisa.register_load, then `while register:` or nl.while_loop)"
+    "or loop on a register (nisa.register_load, then nl.while_loop)"
 )
 _NUMBER = "Pass it to an instruction as it is; a run-time index goes to select() or ap(scalar_offset=)"
-_COUNT = "a count that the device knows to nl.dynamic_range, nl.fori_loop or nl.while_loop"
+_COUNT = "a count that the device knows to nl.fori_loop or nl.while_loop"
 _ELEMENTS = "Loop over range(tensor.shape[0]) and take tensor[i : i + 1]"
 _NUMPY = "Use the functions of nl and nisa: numpy works on arrays of the host"
 
@@ -80,6 +80,9 @@ _OPERATORS = {
     "lshift": ("<<", "nl.left_shift"),
     "rshift": (">>", "nl.right_shift"),
 }
+
+# The operators that NKI's scalars lack.
+OTHER_OPERATORS = {name: symbol for name, (symbol, _) in _OPERATORS.items() if name not in ("add", "sub", "mul")}
 
 
 class DeviceValue:

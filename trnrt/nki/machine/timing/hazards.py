@@ -23,7 +23,9 @@ WINDOW = 64
 is not published. From 64 on no calibration kernel changes except matmul-best-trn1, which 96 would make 8 % shorter,
 away from its measurement. The bound also limits the history here: the last 64 users of a part in one lane are enough,
 as an earlier one was issued before the last one."""
-_REGISTERS = frozenset({"register_move", "register_load", "register_store"})
+_REGISTERS = frozenset(
+    {"register_move", "register_load", "register_store", "scalar_load", "scalar_store", "scalar_arithmetic"}
+)
 
 
 _Key = TypeVar("_Key")
@@ -174,7 +176,7 @@ class Hazards:
     def _use_registers(self, instruction: Instruction, number: int, lane: int, waits: Waits) -> None:
         """Wait for the scalar registers that it reads, and for the users of a register that it overwrites."""
         if instruction.operation.name in _REGISTERS:
-            used = [instruction.args["src"]]
+            used = [instruction.args["src"], instruction.args.get("src2")]
         else:
             used = [view.dynamic.scalar for _, view in instruction.operands if view.dynamic is not None]
         used = [register for register in used if isinstance(register, Register)]

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 
 from trnrt.nki.errors import KernelError
+from trnrt.nki.level import Level
 from trnrt.nki.machine import costs
 from trnrt.nki.machine.program import Engine, Instruction, Loop, MemoryRegion, Operation, Register, View
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
 from trnrt.nki.sim.declaring import declare
+from trnrt.nki.sim.instructions.scalars import NkiScalar, check_usable, new_scalar
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
-from trnrt.nki.sim.values import CONDITION, DeviceValue, is_while_test, refuse
+from trnrt.nki.sim.values import CONDITION, DeviceValue, describe_kind, is_while_test, refuse
 
 __all__ = [
     "VirtualRegister",
@@ -46,6 +48,8 @@ def register_tile(instruction: Instruction, target: Target) -> str | None:
             return f"{arg} is {view.shape} in {view.buffer.value}; it must be one element in SBUF"
     return None
 
+
+_NO_WHILE = "NKI 0.7 has no `while register:`: call nl.while_loop"
 
 _declare = partial(
     declare,
@@ -112,7 +116,7 @@ REGISTER_STORE = _declare(writes=("dst",), reads=(), rules=(register_tile,), mea
 class VirtualRegister(DeviceValue, Register):
     """A scalar of the device. Its value is not known while a kernel is traced, so Python can't compute with it.
 
-    ``while register:`` makes a device loop that runs as long as the register is not zero.
+    At level 0.6, ``while register:`` makes a device loop that runs as long as the register is not zero.
     """
 
     __slots__ = ()
@@ -121,6 +125,8 @@ class VirtualRegister(DeviceValue, Register):
     def __bool__(self) -> bool:
         """The first question opens a loop on the register, the next one closes it: ``while`` asks before each round."""
         tracer = active_tracer("a register as a condition")
+        if tracer.level is not Level.nki_0_6:
+            refuse(self, "a condition (while, if, and, or, not, assert, bool())", f"{_NO_WHILE}. {CONDITION}")
         if is_while_test(sys._getframe(1)) is False:
             refuse(self, "a condition other than `while register:` (if, and, or, not, assert, bool())", CONDITION)
         if tracer.open_loops and tracer.open_loops[-1].condition is self:
@@ -133,13 +139,18 @@ class VirtualRegister(DeviceValue, Register):
         return f"register {self.index}"
 
 
+Bound = int | VirtualRegister | NkiScalar
+
+
 def _emit(operation: Operation, **args: Any) -> None:
     active_tracer(f"nisa.{operation.name}").emit(operation, args, Engine.unknown, None)
 
 
 def _check_register(what: str, value: object) -> None:
-    if not isinstance(value, Register):
-        raise KernelError(f"{what} is a {type(value).__name__}; it must be a register (nisa.register_alloc)")
+    if not isinstance(value, VirtualRegister):
+        hint = "nisa.scalar_store stores an NkiScalar" if isinstance(value, NkiScalar) else None
+        message = f"{what} is {describe_kind(value)}; it must be a register (nisa.register_alloc)"
+        raise KernelError(message, hint=hint)
 
 
 def register_alloc(x: int | NkiTensor | VirtualRegister | None = None) -> VirtualRegister:
@@ -156,8 +167,8 @@ def register_alloc(x: int | NkiTensor | VirtualRegister | None = None) -> Virtua
 def register_move(dst: VirtualRegister, src: int | VirtualRegister) -> None:
     """``dst = src``, a 32-bit integer or another register."""
     _check_register("register_move: dst", dst)
-    if not isinstance(src, (int, Register)):
-        raise KernelError(f"register_move: src is a {type(src).__name__}; it must be an integer or a register")
+    if not isinstance(src, (int, VirtualRegister)):
+        raise KernelError(f"register_move: src is {describe_kind(src)}; it must be an integer or a register")
     if isinstance(src, int) and not -(2**31) <= src < 2**32:
         raise KernelError(f"register_move: {src} does not fit the 32 bits of a register")
     _emit(REGISTER_MOVE, dst=dst, src=src)
@@ -188,35 +199,47 @@ def _end(loop: Loop) -> None:
     _emit(LOOP_END, loop=loop)
 
 
-def _make_loop(start: int | VirtualRegister, stop: int | VirtualRegister, step: int) -> tuple[Loop, VirtualRegister]:
+def _make_loop(start: Bound, stop: Bound, step: int) -> tuple[Loop, VirtualRegister | NkiScalar]:
+    """The loop, and its index: a register at level 0.6 and where a bound is one, otherwise a scalar."""
+    tracer = active_tracer("a device loop")
     if not isinstance(step, int) or step < 1:
         raise KernelError(f"the step of a device loop is {step!r}; it must be a positive integer known when compiling")
     for what, bound in (("start", start), ("stop", stop)):
+        check_usable(f"the {what} of a device loop", bound)
         if not isinstance(bound, (int, Register)):
             raise KernelError(
-                f"the {what} of a device loop is a {type(bound).__name__}; it must be an integer or register"
+                f"the {what} of a device loop is {describe_kind(bound)}; it must be an integer or register"
             )
-    counter = VirtualRegister(active_tracer("a device loop").new_register(), frozen=True)
+    by_register = (
+        tracer.level is Level.nki_0_6 or isinstance(start, VirtualRegister) or isinstance(stop, VirtualRegister)
+    )
+    counter = VirtualRegister(tracer.new_register(), frozen=True) if by_register else new_scalar()
     return Loop(counter, start, stop, step), counter
 
 
 def dynamic_range(
     start: int | VirtualRegister, stop: int | VirtualRegister | None = None, step: int = 1
-) -> Iterator[VirtualRegister]:
-    """A loop that runs on the device: its body is traced once, with a register in the place of the counter."""
+) -> Iterator[VirtualRegister | NkiScalar]:
+    """A loop of level 0.6 on the device: its body is traced once, with a register in the place of the counter."""
+    if active_tracer("nl.dynamic_range").level is not Level.nki_0_6:
+        raise KernelError(
+            "nl.dynamic_range is not in NKI 0.7", hint="write the loop's body as a function and call nl.fori_loop"
+        )
     loop, counter = _make_loop(0 if stop is None else start, start if stop is None else stop, step)
+    return _range_once(loop, counter)
+
+
+def _range_once(loop: Loop, counter: VirtualRegister | NkiScalar) -> Iterator[VirtualRegister | NkiScalar]:
     _begin(loop)
     yield counter
     _end(loop)
 
 
-def fori_loop(
-    lower: int | VirtualRegister,
-    upper: int | VirtualRegister,
-    body_fun: Callable[[VirtualRegister], object],
-    step: int = 1,
-) -> None:
-    """``body_fun(i)`` for i from ``lower`` to ``upper`` (exclusive), as a loop on the device."""
+def fori_loop(lower: Bound, upper: Bound, body_fun: Callable[[Any], object], step: int = 1) -> None:
+    """``body_fun(i)`` for i from ``lower`` to ``upper`` (exclusive), as a loop on the device.
+
+    ``i`` is a register at level 0.6. At 0.7 it is one if a bound is, and otherwise an NkiScalar.
+    """
     loop, counter = _make_loop(lower, upper, step)
     _begin(loop)
     if body_fun(counter) is not None:

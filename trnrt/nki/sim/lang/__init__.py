@@ -17,4 +17,5 @@ AWS's compiler may choose others. By default, results are new tiles in SBUF, com
 ``objects``      NKIObject
 ``sizes``        tile_size, memory regions
 ``packed``       the dtypes of MX, which are left out
+``left_out``     what NKI 0.7 added and the simulator lacks
 """

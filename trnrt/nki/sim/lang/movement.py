@@ -8,6 +8,7 @@ from operator import index
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import uint32
+from trnrt.nki.machine.program import Register
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import (
     cast,
@@ -18,7 +19,7 @@ from trnrt.nki.sim.lang.common import (
     result_dtype,
     tile,
 )
-from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.tensor import DynamicSlice, NkiTensor
 
 __all__ = ["broadcast_to", "ds", "expand_dims", "gather_flattened", "load", "load_transpose2d", "store"]
 
@@ -96,13 +97,15 @@ def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: 
     return cast(dst, result_dtype("gather_flattened", dtype, data.dtype))
 
 
-def ds(start: int, size: int) -> slice:
-    """``size`` elements from ``start`` on, as an index."""
+def ds(start: int | Register, size: int) -> slice | DynamicSlice:
+    """``size`` elements from ``start`` on, as an index; ``start`` may be a register or an NkiScalar."""
     try:
+        if isinstance(start, Register):
+            return DynamicSlice(start, index(size))
         first = index(start)
         return slice(first, first + index(size))
     except TypeError as error:
-        instead = "a start that is known at run time only goes to NkiTensor.ap(scalar_offset=...)"
+        instead = "a start that is known at run time only is a register or an NkiScalar"
         raise KernelError(f"nl.ds: {error}; {instead}") from None
 
 
