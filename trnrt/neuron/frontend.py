@@ -47,7 +47,7 @@ class _Known:
     unset: str
 
 
-_KNOWN = {
+_KNOWN: dict[tuple[int, ...], _Known] = {
     (0, 6): _Known({"tracer": "traces", "parser": "parses"}, "tracer", "parses"),
     (0, 7): _Known({"custom": "parses", "tracer": "traces", "parser": "parses"}, "", "traces"),
 }
