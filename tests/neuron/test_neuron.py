@@ -21,6 +21,7 @@ from trnrt.backends import DeviceOptions
 from trnrt.errors import BackendError, DeviceError
 from trnrt.neuron import artefacts
 from trnrt.neuron import backend as neuron
+from trnrt.neuron.routes.trace import TraceRoute
 from trnrt.nki import nki, nl
 
 # PyTorch 2.13 calls torch.jit deprecated; 2.9, which torch-neuronx is for, has nothing else.
@@ -77,7 +78,7 @@ def test_unsigned_results_may_come_as_other_integers(machine: Hardware) -> None:
 def test_auto_takes_the_device_and_says_so(machine: Hardware) -> None:
     session = trnrt.InferenceSession(CNN)
     assert (session.backend, session.target) == ("neuron", "trn2")
-    assert session.backend_reason == "/dev/neuron0 is here"
+    assert session.backend_reason == "/dev/neuron0 is here, route trace"
 
 
 def test_auto_says_why_a_device_is_not_taken(machine: Hardware, patch: pytest.MonkeyPatch) -> None:
@@ -91,6 +92,7 @@ def test_what_is_missing_is_told_at_once(tmp_path: Path, patch: pytest.MonkeyPat
     old = {**versions(), "torch-neuronx": "2.10.0", "neuronx-cc": "2.9.1"}
     del old["nki"]
     install(patch, tmp_path, Hardware(devices=0), old)
+    patch.setenv("TRNRT_ROUTE", "trace")
     with pytest.raises(BackendError) as caught:
         opened()
     said = str(caught.value)
@@ -146,6 +148,9 @@ def compiled_into(folder: Path, session: trnrt.InferenceSession) -> list[Path]:
 MISFITS = [
     ({"target": "trn1"}, "compiled for trn1, and trn2 is wanted"),
     ({"lnc": 2}, "compiled for 2 physical cores"),
+    ({"route": "neff"}, "by the route neff, and trace is used"),
+    ({"frontend": "parser"}, "NKI_COMPILER_FRONTEND='parser', and it is 'tracer' here"),
+    ({"settings": {"NEURON_CC_FLAGS": "-O1"}}, "NEURON_CC_FLAGS='-O1', and it is '' here"),
     ({"versions": {"neuronx-cc": "2.26.0"}}, "with neuronx-cc 2.26.0, and 2.27"),
     ({"kernel": "0"}, "another kernel module"),
     ({"weights": "0"}, "other weights"),
@@ -194,7 +199,7 @@ def test_a_damaged_one_in_the_cache_is_made_anew(machine: Hardware, tmp_path: Pa
 
 def test_what_is_kept_says_what_it_is_good_for(machine: Hardware) -> None:
     plan = opened().plan(1)
-    made = artefacts.describe_made(plan, b"", 1)
+    made = artefacts.describe_made(plan, b"", 1, TraceRoute())
     assert (made.target, made.lnc, made.versions) == ("trn2", 1, versions())
     assert artefacts.misfit(made, made) == ""
 
@@ -213,7 +218,7 @@ def test_trn1_has_no_logical_cores(machine: Hardware, patch: pytest.MonkeyPatch,
     become(machine, patch, tmp_path, "trn1")
     with pytest.raises(BackendError, match="LNC is always 1"):
         opened(device=DeviceOptions(lnc=2))
-    session = opened()
+    session = opened(device=DeviceOptions(allow_unsupported=True))
     session.run(None, session.random_inputs(1))
     assert (session.target, machine.visible) == ("trn1", (0,))
 
@@ -295,14 +300,15 @@ def test_the_direct_route_runs_a_kernel_on_arrays(machine: Hardware) -> None:
 
 def test_the_compiled_kernel_is_found_by_either_name(tmp_path: Path) -> None:
     """The SDK's pages contradict each other."""
-    assert neuron._neff_in(tmp_path / "none") is None
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "MODULE_1234.neff").touch()
-    assert neuron._neff_in(tmp_path) == tmp_path / "model" / "MODULE_1234.neff"
-    (tmp_path / "other.neff").touch()
-    assert neuron._neff_in(tmp_path) is None
-    (tmp_path / "graph.neff").touch()
-    assert neuron._neff_in(tmp_path) == tmp_path / "graph.neff"
+    assert TraceRoute().find_neff(tmp_path / "none.pt") is None
+    file, work = tmp_path / "model.pt", tmp_path / "model_neuronx-cc"
+    (work / "model").mkdir(parents=True)
+    (work / "model" / "MODULE_1234.neff").touch()
+    assert TraceRoute().find_neff(file) == work / "model" / "MODULE_1234.neff"
+    (work / "other.neff").touch()
+    assert TraceRoute().find_neff(file) is None
+    (work / "graph.neff").touch()
+    assert TraceRoute().find_neff(file) == work / "graph.neff"
 
 
 def test_the_state_of_the_fake_is_the_tests_own(machine: Hardware) -> None:

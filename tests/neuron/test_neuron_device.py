@@ -240,7 +240,7 @@ def test_a_package_that_is_missing_is_a_finding(name: str, tmp_path: Path, monke
     packages = versions()
     del packages[name]
     install(monkeypatch, tmp_path, Hardware(), packages)
-    (finding,) = findings(Asked("trn2"))
+    (finding,) = findings(Asked("trn2", route="trace"))
     assert finding.text.startswith(f"{name}: not installed") and "pip install" in finding.mend
 
 
@@ -255,7 +255,7 @@ def test_nothing_is_found_on_a_good_machine(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_versions_needed_are_those_of_the_newest_release() -> None:
     packages = REFERENCE["releases"]["packages"]
-    found = {needed.name: needed for needed in load_releases().packages}
+    found = {needed.name: needed for needed in load_releases().route("trace").packages()}
     assert packages["2.32.0"]["nki"][0].startswith(found["nki"].at_least)
     assert packages["2.32.0"]["neuronx-cc"][0].startswith(found["neuronx-cc"].at_least)
     assert packages["2.31.1"]["torch-neuronx"][0].startswith(found["torch-neuronx"].at_least)

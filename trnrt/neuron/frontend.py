@@ -13,10 +13,12 @@ What NKI does with any other value is on neither page, so trnrt refuses others. 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trnrt.errors import BackendError
+from trnrt.neuron.device import installed_versions
 from trnrt.neuron.releases import numbers
 
 FRONTEND_VARIABLE = "NKI_COMPILER_FRONTEND"
@@ -78,3 +80,17 @@ def frontend_for(version: str, asked: str | None = None) -> Frontend:
     if known.chosen:
         return Frontend(known.chosen, known.values[known.chosen], f"NKI {version} parses if it is unset; 0.7 traces")
     return Frontend("", known.unset, f"NKI {version}'s default")
+
+
+def set_frontend() -> Frontend | None:
+    """Set NKI_COMPILER_FRONTEND for the installed nki; None without one. Call it before nki is imported.
+
+    BackendError if the environment has a value that no page names for this nki.
+    """
+    version = installed_versions().get("nki")
+    if version is None:
+        return None
+    chosen = frontend_for(version, os.environ.get(FRONTEND_VARIABLE))
+    if chosen.value:
+        os.environ[FRONTEND_VARIABLE] = chosen.value
+    return chosen

@@ -19,6 +19,7 @@ from fake_neuron.documented import REFERENCE, VIOLATIONS
 from fake_neuron.hardware import Hardware
 from trnrt.neuron import backend as neuron
 from trnrt.neuron import cores, device
+from trnrt.neuron.frontend import FRONTEND_VARIABLE
 
 _TORCH_NAMES = ("from_numpy", "nn", *fake_torch.DTYPES)
 _TORCH_NEURONX_NAMES = ("trace", "neuron_cores_context", "move_trace_to_device")
@@ -29,6 +30,10 @@ _SET = (
     neuron.TIMEOUT_VARIABLE,
     cores.VISIBLE,
     *neuron.DEBUG_SETTINGS,
+    FRONTEND_VARIABLE,
+    device.ROUTE_VARIABLE,
+    device.WORKER_VARIABLE,
+    device.UNSUPPORTED_VARIABLE,
 )
 
 TORCHES = ("fake torch", "torch")
@@ -68,7 +73,7 @@ def install(
 
     ``real_torch``: PyTorch is the one that is installed, and only torch_neuronx is a fake.
     """
-    for name in {*_SET, *(name for name in os.environ if name.startswith("NEURON_"))}:
+    for name in {*_SET, *(name for name in os.environ if name.startswith(("NEURON_", "NKI_")))}:
         patch.setenv(name, "")  # so that it is absent again afterwards, whatever is set in between
         patch.delenv(name)
     site = folder / "site"
