@@ -19,7 +19,7 @@ import pytest
 from fake_neuron import REFERENCE, Hardware, NotDocumented
 from fake_neuron import fake_torch as torch
 from fake_neuron import fake_torch_neuronx as torch_neuronx
-from fake_neuron.documented import SIGNATURES
+from fake_neuron.documented import ROUTES, SIGNATURES
 from fake_neuron.hardware import compiler_flags, contiguous
 from fake_neuron.installing_fake import be_instance, install, versions
 
@@ -317,10 +317,12 @@ def test_every_rule_of_the_fake_has_a_page_or_is_called_ours() -> None:
     named = set(re.findall(r'NotDocumented\(\s*"([^"]+)"', text)) | set(
         re.findall(r"rule: (\w[\w. ]+)(?:;|$)", text, re.MULTILINE)
     )
-    assert named == REFERENCE["rules"].keys()
+    assert named == REFERENCE["rules"].keys() | ROUTES["rules"].keys()
     assert text.count("NotDocumented(") == len(re.findall(r'NotDocumented\(\s*"', text)) + 1, "but for the class itself"
     for rule in REFERENCE["rules"].values():
         assert rule.get("ours") is True or (rule["source"]["path"] and rule["source"]["line"])
+    for rule in ROUTES["rules"].values():
+        assert rule.get("ours") is True or (rule["source"]["page"] and rule["source"]["version"])
 
 
 def test_what_is_refused_says_by_which_page() -> None:
