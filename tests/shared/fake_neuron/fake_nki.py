@@ -69,7 +69,7 @@ def check_settings(kernel: Simulated, version: str) -> tuple[str, int]:
         raise NotDocumented(
             "one degree", f"the kernel has {kernel.cores}, the variable {degree}, the compiler {compilers}"
         )
-    return target, degree
+    return str(target), degree
 
 
 def standalone(hardware: Hardware, version: str, artifacts: str | None = None) -> Call:
@@ -142,21 +142,35 @@ def fail_or_hang(hardware: Hardware) -> None:
 
 
 def write_neff(kernel: Simulated, given: tuple[Any, ...], target: str, folder: Path) -> None:
-    """What the compiler leaves: enough to run the kernel on the simulator, in any process."""
+    """What the compiler leaves: a NEFF of the fake nrtpy's, which runs the kernel on the simulator."""
     if any(folder.iterdir()):
         raise NotDocumented("an empty folder", f"{folder} has files")
     code = kernel.function.__code__
     program = kernel.trace(*(Spec(array.shape, array.dtype.name) for array in given))[0]
     names = code.co_varnames[: code.co_argcount]
-    document = {
+    kept = {
         "source": Path(code.co_filename).read_text(encoding="utf-8"),
         "entry": kernel.function.__name__,
         "target": get_target(target).name,
         "lnc": kernel.cores,
-        "inputs": {name: [list(a.shape), a.dtype.name] for name, a in zip(names, given, strict=True)},
-        "outputs": [[list(output.shape), output.dtype.name] for output in program.outputs],
+        "file": code.co_filename,
+    }
+    outputs = [(f"output_{k}", output.shape, output.dtype.name) for k, output in enumerate(program.outputs)]
+    run = f"__import__('fake_neuron.fake_nki', fromlist=['run_neff']).run_neff({json.dumps(kept)!r}, {names}, locals())"
+    document = {
+        "target": kept["target"],
+        "inputs": [(name, a.shape, a.dtype.name) for name, a in zip(names, given, strict=True)],
+        "outputs": outputs,
+        "compute": [f"{run}[{k}]" for k in range(len(outputs))],
     }
     (folder / "kernel.neff").write_text(json.dumps(document), encoding="utf-8")
+
+
+def run_neff(text: str, names: tuple[str, ...], arrays: dict[str, Any]) -> list[Any]:
+    """Run what ``write_neff`` kept, in the fake nrtpy's process."""
+    from fake_neuron.fake_torch_neuronx import Neff
+
+    return Neff(json.loads(text)).run([arrays[name] for name in names])
 
 
 def begin() -> Callable[..., Any]:

@@ -9,14 +9,18 @@ A runtime keeps its cores until its process ends, so the models on a core share 
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from trnrt.backends import DeviceOptions
-from trnrt.neuron.cores import lease_for_process
-from trnrt.neuron.device import neuron_device
+from trnrt.backends import Array, DeviceOptions
+from trnrt.errors import BackendError
+from trnrt.neuron.cores import VISIBLE, lease_for_process, parse_cores
+from trnrt.neuron.device import WORKER_VARIABLE, neuron_device
 from trnrt.neuron.routes import Job
 from trnrt.neuron.routes.compiling import compile_to_neff
 from trnrt.neuron.worker.client import LoadedNeff, NeffWorker
