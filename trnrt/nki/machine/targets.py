@@ -33,8 +33,9 @@ class Device:
     """The chip, and how AWS's software uses it. ``cores``: physical NeuronCores of a chip.
 
     ``families``: the first letters of its EC2 instance types. ``most_lnc``: the most physical cores of a logical core;
-    ``default_lnc``: the runtime's default, 0 if that is not documented. ``nki_for`` and ``nki_against``: pages of the
-    SDK that contradict each other on whether NKI supports it.
+    ``default_lnc``: the runtime's default, 0 if that is not documented. ``nki_supported``: AWS states that NKI kernels
+    run on it, by ``nki_supported_source``. ``nki_for`` and ``nki_against``: pages of the SDK that contradict each other
+    on that.
     """
 
     families: tuple[str, ...]
@@ -42,6 +43,8 @@ class Device:
     cores_source: str
     most_lnc: int
     default_lnc: int
+    nki_supported: bool
+    nki_supported_source: str
     nki_for: tuple[str, ...]
     nki_against: tuple[str, ...]
 
@@ -99,6 +102,13 @@ class Target:
     host_link: Link
     instances: tuple[InstanceType, ...]
     timing: Timing
+
+    @property
+    def note(self) -> str:
+        """What a reader of predictions for this target must know; "" if there is nothing."""
+        if self.device.nki_supported:
+            return ""
+        return f"running NKI kernels on {self.name} is outside AWS's statement ({self.device.nki_supported_source})"
 
     @property
     def sbuf_usable_bytes(self) -> int:
