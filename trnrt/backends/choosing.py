@@ -54,7 +54,7 @@ def choose(
     asked = None if target is None else get_target(target).name
     with suppress(BackendError):  # of a value that no page names: a finding says so
         set_frontend()  # before the facts are gathered, which imports nki
-    verdict = examine_use(_asked(asked, options))
+    verdict = examine_use(_describe_use(asked, options))
     found = verdict.findings
     if found and name == "auto":
         return Choice(SimulatorBackend(), f"{device} is here, but {found[0].text}")
@@ -69,7 +69,7 @@ def choose(
     return Choice(NeuronBackend(options, folder, verdict.route), f"{reason}, route {verdict.route}")
 
 
-def _asked(target: str | None, options: DeviceOptions) -> Asked:
+def _describe_use(target: str | None, options: DeviceOptions) -> Asked:
     from trnrt.neuron.requirements import Asked
 
     return Asked(

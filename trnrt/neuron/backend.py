@@ -32,8 +32,9 @@ from trnrt.neuron.cores import Lease, lease_for_process, note_failure
 from trnrt.neuron.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, logical_config
 from trnrt.neuron.failures import device_error
 from trnrt.neuron.frontend import set_frontend
-from trnrt.neuron.routes import Job, Program, Route, open_route
+from trnrt.neuron.routes import Job, Program, Route
 from trnrt.neuron.routes.jit import call_kernel
+from trnrt.neuron.routes.opening import open_route
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.plan import Plan
 

@@ -117,12 +117,15 @@ def device(facts: Facts, releases: Releases, asked: Asked) -> Finding:
 def supported_device(facts: Facts, releases: Releases, asked: Asked) -> Finding:
     """NKI supports the device, or the user wants to run there all the same."""
     target = None if not asked.running or not facts.devices else facts.target or asked.target
-    if target is None or not get_target(target).device.nki_against:
-        return Finding("supported", "ok", f"NKI supports {target}" if target else "no device to run on")
+    if target is None:
+        return Finding("supported", "ok", "no device to run on")
     device = get_target(target).device
-    pages = f"for it: {'; '.join(device.nki_for)}. Against it: {'; '.join(device.nki_against)}"
-    message = f"{facts.instance or target}: the SDK's pages contradict each other on NKI here. {pages}"
-    certain = ", ".join(known.name for known in known_targets() if not known.device.nki_against)
+    if device.nki_supported:
+        return Finding("supported", "ok", f"NKI supports {target}")
+    pages = f"For it: {'; '.join(device.nki_for)}. Against it: {'; '.join(device.nki_against)}"
+    stated = f"AWS does not state that NKI runs here ({device.nki_supported_source})"
+    message = f"{facts.instance or target}: {stated}. {pages}"
+    certain = ", ".join(known.name for known in known_targets() if known.device.nki_supported)
     if asked.unsupported or facts.settings.get(UNSUPPORTED_VARIABLE) == "1":
         return Finding("supported", "warning", message, certain, "run trnrt doctor --self-test before you rely on it")
     mend = f"use a {DEFAULT_TARGET} instance, or add --allow-unsupported-device (or {UNSUPPORTED_VARIABLE}=1)"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trnrt.backends import Array, DeviceOptions
+from trnrt.backends import Array
 from trnrt.planner.plan import Plan
 
 ROUTES = ("neff", "trace", "torchneuron", "jit")
@@ -65,20 +65,3 @@ class Route(Protocol):
     def find_neff(self, file: Path) -> Path | None:
         """The NEFF of a compiled kernel, for AWS's profiler; None if there is none or several."""
         ...
-
-
-def open_route(name: str, options: DeviceOptions) -> Route:
-    """The route called ``name``."""
-    from trnrt.neuron.routes.jit import JitRoute
-    from trnrt.neuron.routes.neff import NeffRoute
-    from trnrt.neuron.routes.torchneuron import TorchNeuronRoute
-    from trnrt.neuron.routes.trace import TraceRoute
-
-    if name == "neff":
-        return NeffRoute(options)
-    kinds: dict[str, type[TraceRoute | TorchNeuronRoute | JitRoute]] = {
-        "trace": TraceRoute,
-        "torchneuron": TorchNeuronRoute,
-        "jit": JitRoute,
-    }
-    return kinds[name]()
