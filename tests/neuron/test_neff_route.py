@@ -132,6 +132,22 @@ def test_it_is_compiled_here_and_run_where_no_package_of_aws_is(
         worker.close()
 
 
+def test_the_worker_has_the_core_that_was_leased(machine: Hardware, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cores.VISIBLE, "3-4")
+    session = opened()
+    session.run(None, session.random_inputs(1))
+    assert [worker.core for worker in neff._workers.values()] == [3]
+
+
+def test_it_is_compiled_again_in_a_folder_that_has_files_and_beside_the_simulator(
+    builder: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler wants an empty folder, and its process AWS's nki, whatever this one has."""
+    monkeypatch.setenv("TRNRT_NKI", "simulator")
+    for _ in range(2):
+        compiled_into(tmp_path / "compiled", opened(device=DeviceOptions(compile_only=True)))
+
+
 def test_a_compiler_that_refuses_is_a_kernel_error(builder: Hardware, tmp_path: Path) -> None:
     text = machine_text("trn2").replace('"compiling": ""', '"compiling": "NCC_EVRF001: operator is not supported"')
     (tmp_path / "machine.json").write_text(text, encoding="utf-8")

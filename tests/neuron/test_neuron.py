@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from trnrt.backends import DeviceOptions
 from trnrt.errors import BackendError, DeviceError
 from trnrt.neuron import artefacts
 from trnrt.neuron import backend as neuron
+from trnrt.neuron.routes.neff import NeffRoute
 from trnrt.neuron.routes.trace import TraceRoute
 from trnrt.nki import nki, nl
 
@@ -202,6 +204,38 @@ def test_what_is_kept_says_what_it_is_good_for(machine: Hardware) -> None:
     made = artefacts.describe_made(plan, b"", 1, TraceRoute())
     assert (made.target, made.lnc, made.versions) == ("trn2", 1, versions())
     assert artefacts.misfit(made, made) == ""
+
+
+KEYS: list[tuple[str, Any]] = [
+    *((name, "1") for name in artefacts.CODE_SETTINGS),
+    ("NKI_COMPILER_FRONTEND", "parser"),
+    ("kernels", b"changed"),
+    ("weights", None),
+    ("source", b"other"),
+    ("lnc", 2),
+    ("route", NeffRoute(DeviceOptions())),
+    ("versions", {"nki": "0.6.1"}),
+]
+
+
+@pytest.mark.parametrize(("what", "value"), KEYS, ids=[what for what, _ in KEYS])
+def test_all_that_can_change_an_artefact_is_in_its_key(
+    what: str, value: Any, machine: Hardware, patch: pytest.MonkeyPatch
+) -> None:
+    plan, source, lnc, route = opened().plan(1), b"source", 1, TraceRoute()
+    before = artefacts.describe_made(plan, source, lnc, route)
+    if what == "kernels":
+        patch.setattr(artefacts, "_kernels_digest", lambda: value)
+    elif what == "versions":
+        patch.setattr(artefacts, "installed_versions", lambda: versions() | value)
+    elif what == "weights":
+        first, *rest = plan.weights.items()
+        plan = replace(plan, weights={first[0]: first[1] + first[1].dtype.type(1), **dict(rest)})
+    elif what not in ("source", "lnc", "route"):
+        patch.setenv(what, value)
+    source, lnc = value if what == "source" else source, value if what == "lnc" else lnc
+    after = artefacts.describe_made(plan, source, lnc, value if what == "route" else route)
+    assert before.key != after.key and artefacts.misfit(before, after)
 
 
 def test_another_target_is_refused_for_running_and_allowed_for_compiling(machine: Hardware, tmp_path: Path) -> None:
