@@ -45,6 +45,7 @@ LOAD_S = 600.0
 """Seconds that loading a model may take."""
 STOP_S = 5.0
 """Seconds for the worker to close its runtime before it is killed."""
+_LOG_S = 0.1
 _LINES = 12  # of the worker's output, shown when it fails
 _ALIGNMENT = 64
 # These are states of a process's runtime, which the next worker starts without.
@@ -150,9 +151,8 @@ class NeffWorker:
         doing = f"{neff.name}: loading it on core {self.core}"
         try:
             loaded = LoadedNeff(self, model, neff.name)
-            described = self.ask(
-                doing, until, {"do": "open", "model": model, "neff": str(neff.absolute()), "name": neff.stem}
-            )
+            request = {"do": "open", "model": model, "neff": str(neff.absolute()), "name": neff.stem}
+            described = self._open(doing, until, request)
             held = [DeviceTensor(name, array.shape, array.dtype.name) for name, array in weights.items()]
             arguments = match_tensors(neff.name, "input", [*inputs, *held], Described.parse(described["inputs"]))
             results = match_tensors(neff.name, "output", outputs, Described.parse(described["outputs"]))
@@ -164,6 +164,19 @@ class NeffWorker:
                     self.ask(doing, time.monotonic() + STOP_S, {"do": "unload", "model": model})
             raise
         return loaded
+
+    def _open(self, doing: str, until: float, request: dict[str, Any]) -> dict[str, Any]:
+        """Load the NEFF. nrtpy-troubleshooting.rst has one reason for NRT_FAILURE then: another target."""
+        try:
+            return self.ask(doing, until, request)
+        except DeviceError as error:
+            if "(NRT_FAILURE, " not in str(error.args[0]):
+                raise
+            raise BackendError(
+                str(error.args[0]),
+                hint="if it was compiled for another target, compile the model again for this machine; else see "
+                "the runtime's log: NEURON_RT_LOG_LEVEL=INFO",
+            ) from error
 
     def ask(self, doing: str, until: float, request: dict[str, Any], file: int | None = None) -> dict[str, Any]:
         """Send a request and wait for its answer until a time of ``time.monotonic``; ``doing`` is for errors.
@@ -237,13 +250,11 @@ class NeffWorker:
         return program.receive(self._channel)[0]
 
     def _failure(self, doing: str, answer: dict[str, Any]) -> BackendError:
-        """The error for an exception in the worker, which is ended if its runtime can't go on."""
+        """The error for an exception in the worker, which is killed if its runtime can't go on."""
         text = f"{answer['error']}: {answer['text']}"
-        if _is_refused_neff(answer, doing):
-            return BackendError(
-                f"{doing}: the runtime can't load it: {answer['text']}",
-                hint="it was compiled for another target, or is damaged: compile the model again for this machine",
-            )
+        if answer["error"] == "NrtError" and "NRT_FAILURE" in text:
+            time.sleep(_LOG_S)  # such a message has no reason: it is in the runtime's log, which comes by a pipe
+            text += "".join(f"; {line}" for line in self._lines if "NRT" in line)
         error = device_error(doing, _Fault(text))
         found = status_of(text)
         if isinstance(error, DeviceError) and not error.usable and found is not None:
@@ -391,11 +402,6 @@ def _forget_workers() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_workers)
-
-
-def _is_refused_neff(answer: Mapping[str, Any], doing: str) -> bool:
-    """True for the runtime's NRT_FAILURE on loading: nrtpy-troubleshooting.rst gives the target as its reason."""
-    return answer["error"] == "NrtError" and "NRT_FAILURE" in answer["text"] and ": loading it" in doing
 
 
 def _entry(role: str, name: str, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> dict[str, Any]:

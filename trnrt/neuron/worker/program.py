@@ -19,6 +19,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 PROTOCOL = 1
@@ -213,7 +214,8 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Serve on the socket that the command line names."""
-    del sys.path[0]  # this file's folder: nothing in it is to be imported
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != folder]  # nothing in it is to be imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     channel = socket.socket(fileno=int(sys.argv[1]))

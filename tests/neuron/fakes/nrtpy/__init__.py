@@ -76,7 +76,8 @@ class _Runtime:
             try:
                 fcntl.flock(self.locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise NrtError("NRT Error NRT_FAILURE(1): Logical Neuron Core(s) not available") from None
+                os.write(2, b"ERROR NRT:nrt_allocate_neuron_cores NeuronCore(s) not available - Requested:1\n")
+                raise _nrt_error("NRT_FAILURE", 1, "load model") from None
 
     def take(self, count: int) -> None:
         if count > self.bytes:
