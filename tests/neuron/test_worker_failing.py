@@ -17,6 +17,7 @@ import pytest
 from worker_machine import FAKES, Machine, X, Y
 
 from trnrt.errors import BackendError, DeviceError
+from trnrt.neuron.worker import client, starting
 from trnrt.neuron.worker.client import LoadedNeff, NeffWorker
 
 FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -194,6 +195,42 @@ def test_nans_cost_no_model(machine: Machine, worker: NeffWorker) -> None:
 
 
 # Ends.
+
+
+def test_a_worker_that_can_not_be_killed(machine: Machine, worker: NeffWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may hang in the driver, where no signal reaches it: then the core is not free."""
+    neff = worker.load(machine.double(sleep=60), [X], [Y], {})
+    with monkeypatch.context() as patched:
+        patched.setattr(worker._process, "kill", lambda: None)
+        patched.setattr(starting, "STOP_S", 0.2)
+        with pytest.raises(DeviceError, match=rf"process {worker.pid} can't be killed") as caught:
+            neff.run([FLOATS], timeout_s=0.2)
+    assert not caught.value.usable
+    os.kill(worker.pid, signal.SIGKILL)
+    assert is_gone(worker.pid)
+
+
+def test_closing_in_the_middle_of_a_run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits a while for the run, and then ends it."""
+    monkeypatch.setattr(client, "STOP_S", 0.3)
+    started, errors = machine.folder / "started", list[DeviceError]()
+    worker = machine.start()
+    neff = worker.load(machine.double(sleep=60, started=str(started)), [X], [Y], {})
+
+    def run() -> None:
+        with pytest.raises(DeviceError) as caught:
+            neff.run([FLOATS], timeout_s=60)
+        errors.append(caught.value)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not started.exists():
+        time.sleep(0.01)
+    begin = time.monotonic()
+    worker.close()
+    thread.join()
+    assert time.monotonic() - begin < 10 and is_gone(worker.pid)
+    assert "the NEFF worker was closed" in str(errors[0])
 
 
 def test_closing_ends_the_process(machine: Machine) -> None:

@@ -35,7 +35,7 @@ from trnrt.errors import BackendError, DeviceError, InputError
 from trnrt.neuron.failures import device_error, status_of
 from trnrt.neuron.worker import program
 from trnrt.neuron.worker.matching import Described, match_tensors
-from trnrt.neuron.worker.starting import end_process, exit_text, read_lines, start_error, start_process
+from trnrt.neuron.worker.starting import STOP_S, end_process, exit_text, read_lines, start_error, start_process
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.plan import DeviceTensor
 
@@ -43,9 +43,7 @@ START_S = 60.0
 """Seconds that starting Python and importing nrtpy may take."""
 LOAD_S = 600.0
 """Seconds that loading a model may take."""
-STOP_S = 5.0
-"""Seconds for the worker to close its runtime before it is killed."""
-_LOG_S = 0.1
+_LOG_S = 0.1  # for the runtime's lines to arrive
 _LINES = 12  # of the worker's output, shown when it fails
 _ALIGNMENT = 64
 # These are states of a process's runtime, which the next worker starts without.
@@ -91,8 +89,7 @@ class NeffWorker:
         start_timeout_s: float = START_S,
     ) -> None:
         self.python, self.core = python, core
-        self.lock, self._number, self._models = threading.RLock(), 0, 0
-        self._ended = ""
+        self.lock, self._models, self._ended = threading.RLock(), 0, ""
         self._channel, theirs = socket.socketpair()
         self._lines: deque[str] = deque(maxlen=_LINES)
         with theirs:
@@ -108,7 +105,8 @@ class NeffWorker:
             target=read_lines, args=(self._process, self._lines), name=f"output of NEFF worker {core}", daemon=True
         )
         self._reader.start()
-        self._finalizer = weakref.finalize(self, end_process, self._process, self._channel)
+        self._finalizer = weakref.finalize(self, end_process, self._process)
+        weakref.finalize(self, self._channel.close)
         _workers.add(self)
         self._greet(start_timeout_s)
 
@@ -167,6 +165,7 @@ class NeffWorker:
 
     def _open(self, doing: str, until: float, request: dict[str, Any]) -> dict[str, Any]:
         """Load the NEFF. nrtpy-troubleshooting.rst has one reason for NRT_FAILURE then: another target."""
+        self._lines.clear()  # a failure is explained by its own lines
         try:
             return self.ask(doing, until, request)
         except DeviceError as error:
@@ -186,18 +185,12 @@ class NeffWorker:
         with self.lock:
             if self._ended:
                 raise DeviceError(f"{doing}: the NEFF worker {self._ended}", hint="open the model again", usable=True)
-            self._number += 1
             try:
                 self._channel.settimeout(max(until - time.monotonic(), 0.001))
-                program.send(self._channel, request | {"number": self._number}, file)
+                program.send(self._channel, request, file)
                 answer = self._receive(until)
             except TimeoutError:
-                self._kill("was ended because it hung")
-                raise DeviceError(
-                    f"{doing}: no answer in time: the device hangs; the worker was ended, which frees the core",
-                    hint="open the model again; a longer limit is timeout_s",
-                    usable=True,
-                ) from None
+                raise self._hang(doing) from None
             except (OSError, EOFError):
                 raise self._crash(doing) from None
             except BaseException as error:  # Ctrl-C: the answer would be taken for the next request's
@@ -209,13 +202,15 @@ class NeffWorker:
 
     def close(self) -> None:
         """Close the runtime and end the process; it is killed if it does not end by itself in 5 s."""
-        if self.is_alive:
-            with suppress(BackendError):
-                self.ask("closing the NEFF worker", time.monotonic() + STOP_S, {"do": "stop"})
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_S)
-        with self.lock:
-            self._kill("was closed")
+        if self.is_alive and self.lock.acquire(timeout=STOP_S):
+            try:
+                with suppress(BackendError):
+                    self.ask("closing the NEFF worker", time.monotonic() + STOP_S, {"do": "stop"})
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(STOP_S)
+            finally:
+                self.lock.release()
+        self._kill("was closed")
 
     def forget(self) -> None:
         """Drop the worker in a fork of the process that started it: it ends with that process, not with its forks."""
@@ -253,7 +248,7 @@ class NeffWorker:
         """The error for an exception in the worker, which is killed if its runtime can't go on."""
         text = f"{answer['error']}: {answer['text']}"
         if answer["error"] == "NrtError" and "NRT_FAILURE" in text:
-            time.sleep(_LOG_S)  # such a message has no reason: it is in the runtime's log, which comes by a pipe
+            time.sleep(_LOG_S)  # the message has no reason: that is in the runtime's log
             text += "".join(f"; {line}" for line in self._lines if "NRT" in line)
         error = device_error(doing, _Fault(text))
         found = status_of(text)
@@ -264,10 +259,27 @@ class NeffWorker:
                 return DeviceError(str(error.args[0]), hint=hint, usable=True)
         return error
 
+    def _hang(self, doing: str) -> DeviceError:
+        """The error for a worker that does not answer in time, after killing it."""
+        self._kill("was ended because it hung")
+        if self._process.poll() is None:  # it is inside the driver
+            return DeviceError(
+                f"{doing}: no answer in time, and process {self.pid} can't be killed: the driver hangs",
+                hint="look at dmesg; reload the driver, or reboot",
+                usable=False,
+            )
+        return DeviceError(
+            f"{doing}: no answer in time: the device hangs; the worker was ended, which frees the core",
+            hint="open the model again; a longer limit is timeout_s",
+            usable=True,
+        )
+
     def _crash(self, doing: str) -> DeviceError:
-        """The error for a worker that ended by itself."""
+        """The error for a worker that ended, by itself or because another thread closed it."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
+        if self._ended:
+            return DeviceError(f"{doing}: the NEFF worker {self._ended}", hint="open the model again", usable=True)
         code = self._process.poll()
         self._kill("ended by itself")
         return DeviceError(
@@ -284,6 +296,8 @@ class NeffWorker:
     def _kill(self, ended: str) -> None:
         self._ended = self._ended or ended
         self._finalizer()
+        with self.lock:  # a thread that waits for an answer sees that the worker ended, and lets go
+            self._channel.close()
 
 
 class LoadedNeff:

@@ -22,7 +22,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PROTOCOL = 1
 _HEAD = 4  # bytes of a message's length
 
 
@@ -181,14 +180,14 @@ def serve(channel: socket.socket, core: int) -> None:
             answer = getattr(worker, request["do"])(request, file)
         except Exception as error:
             answer = _describe_error(error)
-        send(channel, answer | {"number": request["number"]})
+        send(channel, answer)
         if request["do"] == "stop":
             return
 
 
 def _start(core: int) -> tuple[Worker | None, dict[str, Any]]:
     """The worker, and the first message, which says what it runs in, or why it does not start."""
-    described = {"protocol": PROTOCOL, "python": ".".join(map(str, sys.version_info[:3]))}
+    described = {"python": ".".join(map(str, sys.version_info[:3]))}
     try:
         return Worker(core), described
     except Exception as error:
