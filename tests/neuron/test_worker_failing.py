@@ -236,9 +236,10 @@ def test_closing_in_the_middle_of_a_run(machine: Machine, monkeypatch: pytest.Mo
 def test_closing_ends_the_process(machine: Machine) -> None:
     worker = machine.start()
     neff = worker.load(machine.double(), [X], [Y], {})
+    assert not (machine.folder / "reset").exists()
     worker.close()
     worker.close()
-    assert is_gone(worker.pid)
+    assert is_gone(worker.pid) and (machine.folder / "reset").exists()  # the runtime was closed before it ended
     with pytest.raises(DeviceError, match="the NEFF worker was closed"):
         neff.run([FLOATS], timeout_s=30)
     neff.close()

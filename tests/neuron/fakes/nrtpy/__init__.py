@@ -127,6 +127,7 @@ def reset() -> None:
     while _active:
         runtime = _active.pop()
         runtime.is_open = False
+        (Path(os.environ["FAKE_NRTPY"]) / "reset").touch()
         for lock in runtime.locks:
             lock.close()
 
