@@ -180,14 +180,16 @@ class NeffWorker:
     def ask(self, doing: str, until: float, request: dict[str, Any], file: int | None = None) -> dict[str, Any]:
         """Send a request and wait for its answer until a time of ``time.monotonic``; ``doing`` is for errors.
 
-        BackendError or DeviceError if the worker fails, or has none in time.
+        ``file``: an open file for the worker. BackendError or DeviceError if the worker fails or is too late.
         """
         with self.lock:
             if self._ended:
                 raise DeviceError(f"{doing}: the NEFF worker {self._ended}", hint="open the model again", usable=True)
             try:
                 self._channel.settimeout(max(until - time.monotonic(), 0.001))
-                program.send(self._channel, request, file)
+                program.send(self._channel, request)
+                if file is not None:
+                    socket.send_fds(self._channel, [b"f"], [file])
                 answer = self._receive(until)
             except TimeoutError:
                 raise self._hang(doing) from None
@@ -242,7 +244,7 @@ class NeffWorker:
 
     def _receive(self, until: float) -> dict[str, Any]:
         self._channel.settimeout(max(until - time.monotonic(), 0.001))
-        return program.receive(self._channel)[0]
+        return program.receive(self._channel)
 
     def _failure(self, doing: str, answer: dict[str, Any]) -> BackendError:
         """The error for an exception in the worker, which is killed if its runtime can't go on."""
@@ -306,7 +308,7 @@ class LoadedNeff:
     def __init__(self, worker: NeffWorker, model: int, name: str) -> None:
         self.name = name
         self._worker, self._model, self._closed = worker, model, False
-        self._inputs: list[tuple[DeviceTensor, Array]] = []
+        self._inputs: list[Array] = []  # parts of the shared memory, as the outputs
         self._outputs: list[Array] = []
 
     def place_weights(self, doing: str, until: float, names: Sequence[str], weights: Sequence[Array]) -> None:
@@ -340,8 +342,7 @@ class LoadedNeff:
             .reshape(tensor.shape)
             for entry, tensor in zip(entries, (*inputs[0], *outputs[0]), strict=True)
         ]
-        self._inputs = list(zip(inputs[0], views, strict=False))
-        self._outputs = views[len(inputs[0]) :]
+        self._inputs, self._outputs = views[: len(inputs[0])], views[len(inputs[0]) :]
 
     def run(self, inputs: Sequence[Array], timeout_s: float) -> list[Array]:
         """Inputs in the order and dtypes that it was loaded with -> outputs likewise, as arrays of their own.
@@ -349,10 +350,10 @@ class LoadedNeff:
         InputError for other inputs, DeviceError if the device fails or takes longer than ``timeout_s``.
         """
         doing = f"{self.name}: running it on core {self._worker.core}"
-        self._check_inputs(inputs)
         with self._worker.lock:
             self._refuse_if_closed(doing)
-            for array, (_, view) in zip(inputs, self._inputs, strict=True):
+            self._check_inputs(inputs)
+            for array, view in zip(inputs, self._inputs, strict=True):
                 np.copyto(view, array, casting="no")
             self._worker.ask(doing, time.monotonic() + timeout_s, {"do": "run", "model": self._model})
             return [view.copy() for view in self._outputs]
@@ -388,10 +389,12 @@ class LoadedNeff:
             raise DeviceError(f"{doing}: it was closed", hint="open it again", usable=True)
 
     def _check_inputs(self, inputs: Sequence[Array]) -> None:
-        wanted = [(tensor.shape, as_dtype(tensor.dtype).numpy) for tensor, _ in self._inputs]
-        if not self._closed and [(array.shape, array.dtype) for array in inputs] != wanted:
-            found = ", ".join(f"{array.dtype} {array.shape}" for array in inputs)
-            takes = ", ".join(f"{tensor.dtype} {tensor.shape}" for tensor, _ in self._inputs)
+        wanted = [(view.shape, view.dtype) for view in self._inputs]
+        if [(array.shape, array.dtype) for array in inputs] != wanted:
+            found, takes = (
+                ", ".join(f"{array.dtype} {array.shape}" for array in arrays) or "nothing"
+                for arrays in (inputs, self._inputs)
+            )
             raise InputError(f"{self.name} was given {found}; it takes {takes}", hint="pass arrays of these shapes")
 
     def _share(self, doing: str, until: float, size: int) -> Array:
