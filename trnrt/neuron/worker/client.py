@@ -183,6 +183,7 @@ class NeffWorker:
         ``file``: an open file for the worker. BackendError or DeviceError if the worker fails or is too late.
         """
         with self.lock:
+            begin = time.monotonic()
             if self._ended:
                 raise DeviceError(f"{doing}: the NEFF worker {self._ended}", hint="open the model again", usable=True)
             try:
@@ -192,7 +193,7 @@ class NeffWorker:
                     socket.send_fds(self._channel, [b"f"], [file])
                 answer = self._receive(until)
             except TimeoutError:
-                raise self._hang(doing) from None
+                raise self._hang(f"{doing}: no answer after {until - begin:.3g} s") from None
             except (OSError, EOFError):
                 raise self._crash(doing) from None
             except BaseException as error:  # Ctrl-C: the answer would be taken for the next request's
@@ -261,17 +262,17 @@ class NeffWorker:
                 return DeviceError(str(error.args[0]), hint=hint, usable=True)
         return error
 
-    def _hang(self, doing: str) -> DeviceError:
-        """The error for a worker that does not answer in time, after killing it."""
+    def _hang(self, late: str) -> DeviceError:
+        """The error for a worker that is ``late``, after killing it."""
         self._kill("was ended because it hung")
         if self._process.poll() is None:  # it is inside the driver
             return DeviceError(
-                f"{doing}: no answer in time, and process {self.pid} can't be killed: the driver hangs",
+                f"{late}, and process {self.pid} can't be killed: the driver hangs",
                 hint="look at dmesg; reload the driver, or reboot",
                 usable=False,
             )
         return DeviceError(
-            f"{doing}: no answer in time: the device hangs; the worker was ended, which frees the core",
+            f"{late}: the device hangs; the worker was ended, which frees the core",
             hint="open the model again; a longer limit is timeout_s",
             usable=True,
         )

@@ -22,7 +22,7 @@ from typing import Any
 import numpy
 
 VARIABLES = {
-    # neuron-runtime/nrt-configurable-parameters.rst
+    # neuron-runtime/guides/configuration-guide.rst and nrt-developer-guide.rst, neuron-runtime/nrt-troubleshoot.rst
     "NEURON_RT_VISIBLE_CORES",
     "NEURON_RT_NUM_CORES",
     "NEURON_RT_ROOT_COMM_ID",
@@ -33,7 +33,8 @@ VARIABLES = {
     "NEURON_RT_STOCHASTIC_ROUNDING_EN",
     "NEURON_RT_STOCHASTIC_ROUNDING_SEED",
     "NEURON_RT_DBG_DUMP_INPUTS_ON_ERR",
-    # nki.jit's page and neuron-runtime/explore/device-memory.rst
+    # nki/get-started/quickstart-implement-run-kernel.rst
+    # about-neuron/arch/neuron-features/logical-neuroncore-config.rst
     "NEURON_PLATFORM_TARGET_OVERRIDE",
     "NEURON_LOGICAL_NC_CONFIG",
 }
