@@ -273,11 +273,13 @@ def interrupt_when(started: Path, pid: int) -> None:
 
 def test_ctrl_c_in_a_run_ends_the_worker(machine: Machine, worker: NeffWorker) -> None:
     """Else the answer to the interrupted run would be taken for the next one's."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     started = machine.folder / "started"
     neff = worker.load(machine.double(sleep=60, started=str(started)), [X], [Y], {})
     threading.Thread(target=interrupt_when, args=(started, os.getpid())).start()
     with pytest.raises(KeyboardInterrupt):
         neff.run([FLOATS], timeout_s=60)
+    signal.signal(signal.SIGINT, previous)
     assert is_gone(worker.pid)
     with pytest.raises(DeviceError, match="was ended by KeyboardInterrupt"):
         neff.run([FLOATS], timeout_s=30)
