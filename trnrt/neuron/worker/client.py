@@ -35,7 +35,7 @@ from trnrt.errors import BackendError, DeviceError, InputError
 from trnrt.neuron.failures import device_error, status_of
 from trnrt.neuron.worker import program
 from trnrt.neuron.worker.matching import Described, match_tensors
-from trnrt.neuron.worker.starting import end_process, exit_text, read_lines, start_error, start_process
+from trnrt.neuron.worker.starting import STOP_S, end_process, exit_text, read_lines, start_error, start_process
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.plan import DeviceTensor
 
@@ -43,8 +43,7 @@ START_S = 60.0
 """Seconds that starting Python and importing nrtpy may take."""
 LOAD_S = 600.0
 """Seconds that loading a model may take."""
-STOP_S = 5.0
-"""Seconds for the worker to close its runtime before it is killed."""
+_LOG_S = 0.1  # for the runtime's lines to arrive
 _LINES = 12  # of the worker's output, shown when it fails
 _ALIGNMENT = 64
 # These are states of a process's runtime, which the next worker starts without.
@@ -90,8 +89,7 @@ class NeffWorker:
         start_timeout_s: float = START_S,
     ) -> None:
         self.python, self.core = python, core
-        self.lock, self._number, self._models = threading.RLock(), 0, 0
-        self._ended = ""
+        self.lock, self._models, self._ended = threading.RLock(), 0, ""
         self._channel, theirs = socket.socketpair()
         self._lines: deque[str] = deque(maxlen=_LINES)
         with theirs:
@@ -107,7 +105,8 @@ class NeffWorker:
             target=read_lines, args=(self._process, self._lines), name=f"output of NEFF worker {core}", daemon=True
         )
         self._reader.start()
-        self._finalizer = weakref.finalize(self, end_process, self._process, self._channel)
+        self._finalizer = weakref.finalize(self, end_process, self._process)
+        weakref.finalize(self, self._channel.close)
         _workers.add(self)
         self._greet(start_timeout_s)
 
@@ -150,9 +149,8 @@ class NeffWorker:
         doing = f"{neff.name}: loading it on core {self.core}"
         try:
             loaded = LoadedNeff(self, model, neff.name)
-            described = self.ask(
-                doing, until, {"do": "open", "model": model, "neff": str(neff.absolute()), "name": neff.stem}
-            )
+            request = {"do": "open", "model": model, "neff": str(neff.absolute()), "name": neff.stem}
+            described = self._open(doing, until, request)
             held = [DeviceTensor(name, array.shape, array.dtype.name) for name, array in weights.items()]
             arguments = match_tensors(neff.name, "input", [*inputs, *held], Described.parse(described["inputs"]))
             results = match_tensors(neff.name, "output", outputs, Described.parse(described["outputs"]))
@@ -165,26 +163,37 @@ class NeffWorker:
             raise
         return loaded
 
+    def _open(self, doing: str, until: float, request: dict[str, Any]) -> dict[str, Any]:
+        """Load the NEFF. nrtpy-troubleshooting.rst has one reason for NRT_FAILURE then: another target."""
+        self._lines.clear()  # a failure is explained by its own lines
+        try:
+            return self.ask(doing, until, request)
+        except DeviceError as error:
+            if "(NRT_FAILURE, " not in str(error.args[0]):
+                raise
+            raise BackendError(
+                str(error.args[0]),
+                hint="if it was compiled for another target, compile the model again for this machine; else see "
+                "the runtime's log: NEURON_RT_LOG_LEVEL=INFO",
+            ) from error
+
     def ask(self, doing: str, until: float, request: dict[str, Any], file: int | None = None) -> dict[str, Any]:
         """Send a request and wait for its answer until a time of ``time.monotonic``; ``doing`` is for errors.
 
-        BackendError or DeviceError if the worker fails, or has none in time.
+        ``file``: an open file for the worker. BackendError or DeviceError if the worker fails or is too late.
         """
         with self.lock:
+            begin = time.monotonic()
             if self._ended:
                 raise DeviceError(f"{doing}: the NEFF worker {self._ended}", hint="open the model again", usable=True)
-            self._number += 1
             try:
                 self._channel.settimeout(max(until - time.monotonic(), 0.001))
-                program.send(self._channel, request | {"number": self._number}, file)
+                program.send(self._channel, request)
+                if file is not None:
+                    socket.send_fds(self._channel, [b"f"], [file])
                 answer = self._receive(until)
             except TimeoutError:
-                self._kill("was ended because it hung")
-                raise DeviceError(
-                    f"{doing}: no answer in time: the device hangs; the worker was ended, which frees the core",
-                    hint="open the model again; a longer limit is timeout_s",
-                    usable=True,
-                ) from None
+                raise self._hang(f"{doing}: no answer after {until - begin:.3g} s") from None
             except (OSError, EOFError):
                 raise self._crash(doing) from None
             except BaseException as error:  # Ctrl-C: the answer would be taken for the next request's
@@ -196,13 +205,15 @@ class NeffWorker:
 
     def close(self) -> None:
         """Close the runtime and end the process; it is killed if it does not end by itself in 5 s."""
-        if self.is_alive:
-            with suppress(BackendError):
-                self.ask("closing the NEFF worker", time.monotonic() + STOP_S, {"do": "stop"})
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_S)
-        with self.lock:
-            self._kill("was closed")
+        if self.is_alive and self.lock.acquire(timeout=STOP_S):
+            try:
+                with suppress(BackendError):
+                    self.ask("closing the NEFF worker", time.monotonic() + STOP_S, {"do": "stop"})
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(STOP_S)
+            finally:
+                self.lock.release()
+        self._kill("was closed")
 
     def forget(self) -> None:
         """Drop the worker in a fork of the process that started it: it ends with that process, not with its forks."""
@@ -234,16 +245,14 @@ class NeffWorker:
 
     def _receive(self, until: float) -> dict[str, Any]:
         self._channel.settimeout(max(until - time.monotonic(), 0.001))
-        return program.receive(self._channel)[0]
+        return program.receive(self._channel)
 
     def _failure(self, doing: str, answer: dict[str, Any]) -> BackendError:
-        """The error for an exception in the worker, which is ended if its runtime can't go on."""
+        """The error for an exception in the worker, which is killed if its runtime can't go on."""
         text = f"{answer['error']}: {answer['text']}"
-        if _is_refused_neff(answer, doing):
-            return BackendError(
-                f"{doing}: the runtime can't load it: {answer['text']}",
-                hint="it was compiled for another target, or is damaged: compile the model again for this machine",
-            )
+        if answer["error"] == "NrtError" and "NRT_FAILURE" in text:
+            time.sleep(_LOG_S)  # the message has no reason: that is in the runtime's log
+            text += "".join(f"; {line}" for line in self._lines if "NRT" in line)
         error = device_error(doing, _Fault(text))
         found = status_of(text)
         if isinstance(error, DeviceError) and not error.usable and found is not None:
@@ -253,10 +262,27 @@ class NeffWorker:
                 return DeviceError(str(error.args[0]), hint=hint, usable=True)
         return error
 
+    def _hang(self, late: str) -> DeviceError:
+        """The error for a worker that is ``late``, after killing it."""
+        self._kill("was ended because it hung")
+        if self._process.poll() is None:  # it is inside the driver
+            return DeviceError(
+                f"{late}, and process {self.pid} can't be killed: the driver hangs",
+                hint="look at dmesg; reload the driver, or reboot",
+                usable=False,
+            )
+        return DeviceError(
+            f"{late}: the device hangs; the worker was ended, which frees the core",
+            hint="open the model again; a longer limit is timeout_s",
+            usable=True,
+        )
+
     def _crash(self, doing: str) -> DeviceError:
-        """The error for a worker that ended by itself."""
+        """The error for a worker that ended, by itself or because another thread closed it."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
+        if self._ended:
+            return DeviceError(f"{doing}: the NEFF worker {self._ended}", hint="open the model again", usable=True)
         code = self._process.poll()
         self._kill("ended by itself")
         return DeviceError(
@@ -273,6 +299,8 @@ class NeffWorker:
     def _kill(self, ended: str) -> None:
         self._ended = self._ended or ended
         self._finalizer()
+        with self.lock:  # a thread that waits for an answer sees that the worker ended, and lets go
+            self._channel.close()
 
 
 class LoadedNeff:
@@ -281,7 +309,7 @@ class LoadedNeff:
     def __init__(self, worker: NeffWorker, model: int, name: str) -> None:
         self.name = name
         self._worker, self._model, self._closed = worker, model, False
-        self._inputs: list[tuple[DeviceTensor, Array]] = []
+        self._inputs: list[Array] = []  # parts of the shared memory, as the outputs
         self._outputs: list[Array] = []
 
     def place_weights(self, doing: str, until: float, names: Sequence[str], weights: Sequence[Array]) -> None:
@@ -315,8 +343,7 @@ class LoadedNeff:
             .reshape(tensor.shape)
             for entry, tensor in zip(entries, (*inputs[0], *outputs[0]), strict=True)
         ]
-        self._inputs = list(zip(inputs[0], views, strict=False))
-        self._outputs = views[len(inputs[0]) :]
+        self._inputs, self._outputs = views[: len(inputs[0])], views[len(inputs[0]) :]
 
     def run(self, inputs: Sequence[Array], timeout_s: float) -> list[Array]:
         """Inputs in the order and dtypes that it was loaded with -> outputs likewise, as arrays of their own.
@@ -324,10 +351,10 @@ class LoadedNeff:
         InputError for other inputs, DeviceError if the device fails or takes longer than ``timeout_s``.
         """
         doing = f"{self.name}: running it on core {self._worker.core}"
-        self._check_inputs(inputs)
         with self._worker.lock:
             self._refuse_if_closed(doing)
-            for array, (_, view) in zip(inputs, self._inputs, strict=True):
+            self._check_inputs(inputs)
+            for array, view in zip(inputs, self._inputs, strict=True):
                 np.copyto(view, array, casting="no")
             self._worker.ask(doing, time.monotonic() + timeout_s, {"do": "run", "model": self._model})
             return [view.copy() for view in self._outputs]
@@ -363,10 +390,12 @@ class LoadedNeff:
             raise DeviceError(f"{doing}: it was closed", hint="open it again", usable=True)
 
     def _check_inputs(self, inputs: Sequence[Array]) -> None:
-        wanted = [(tensor.shape, as_dtype(tensor.dtype).numpy) for tensor, _ in self._inputs]
-        if not self._closed and [(array.shape, array.dtype) for array in inputs] != wanted:
-            found = ", ".join(f"{array.dtype} {array.shape}" for array in inputs)
-            takes = ", ".join(f"{tensor.dtype} {tensor.shape}" for tensor, _ in self._inputs)
+        wanted = [(view.shape, view.dtype) for view in self._inputs]
+        if [(array.shape, array.dtype) for array in inputs] != wanted:
+            found, takes = (
+                ", ".join(f"{array.dtype} {array.shape}" for array in arrays) or "nothing"
+                for arrays in (inputs, self._inputs)
+            )
             raise InputError(f"{self.name} was given {found}; it takes {takes}", hint="pass arrays of these shapes")
 
     def _share(self, doing: str, until: float, size: int) -> Array:
@@ -391,11 +420,6 @@ def _forget_workers() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_workers)
-
-
-def _is_refused_neff(answer: Mapping[str, Any], doing: str) -> bool:
-    """True for the runtime's NRT_FAILURE on loading: nrtpy-troubleshooting.rst gives the target as its reason."""
-    return answer["error"] == "NrtError" and "NRT_FAILURE" in answer["text"] and ": loading it" in doing
 
 
 def _entry(role: str, name: str, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> dict[str, Any]:

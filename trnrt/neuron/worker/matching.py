@@ -2,7 +2,7 @@
 
 nrtpy names a model's tensors, with shapes and sizes in bytes and no dtypes (neuron-runtime/nrtpy/model.rst). An input
 is named like the kernel's parameter, and outputs are ``output_0``, ``output_1``, ... (tutorial-debug-neff-nrtpy.rst).
-AWS's code also gives an output its tensor's own name, and adds ``.must_alias_input`` to an input that is also an output.
+AWS's code may give an output its tensor's own name, and adds ``.must_alias_input`` to an input that is also an output.
 """
 
 from __future__ import annotations

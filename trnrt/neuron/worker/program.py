@@ -3,8 +3,9 @@
 ``PYTHON program.py SOCKET CORE``. It runs in an environment without trnrt, so it imports the standard library, numpy
 and nrtpy alone. The client, in ``client.py``, imports ``send`` and ``receive`` from here.
 
-Messages are a length and JSON, on a socket. Arrays are in memory that both processes map: measured on two cores, a call
-with 600 KB in and 4 KB out takes 45 us so, 105 us through the socket, and 145 to 175 us through pipes.
+Messages are a length and JSON, on a socket. Arrays are in memory that both processes map: on two cores a call with
+600 KB in and 4 KB out takes 90 us so, and 105 to 170 us where they go through a socket or pipes; with 10 MB in it takes
+1.5 ms, and 6 to 8 ms (tests/shared/measure_worker.py).
 
 All calls of nrtpy are as in neuron-runtime/nrtpy/{configuration,model,tensor,errors}.rst of SDK 2.32. Those pages do
 not say which dtypes ``NrtpyTensor.from_numpy`` takes: bfloat16 and 8-bit floats are given to it as unsigned integers of
@@ -19,43 +20,33 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
-PROTOCOL = 1
 _HEAD = 4  # bytes of a message's length
 
 
-def send(channel: socket.socket, message: dict[str, Any], file: int | None = None) -> None:
-    """Send a message, with an open file if there is one."""
+def send(channel: socket.socket, message: dict[str, Any]) -> None:
+    """Send a message."""
     text = json.dumps(message).encode("utf-8")
-    data = len(text).to_bytes(_HEAD, "big") + text
-    if file is not None:
-        sent = socket.send_fds(channel, [data], [file])
-        data = data[sent:]
-    channel.sendall(data)
+    channel.sendall(len(text).to_bytes(_HEAD, "big") + text)
 
 
-def receive(channel: socket.socket) -> tuple[dict[str, Any], int | None]:
-    """The next message, and the file that came with it. EOFError if the other side has ended."""
-    head, files, _, _ = socket.recv_fds(channel, _HEAD, 1)
-    if not head:
-        for file in files:
-            os.close(file)
-        raise EOFError
-    head += _receive_exactly(channel, _HEAD - len(head))
-    message = json.loads(_receive_exactly(channel, int.from_bytes(head, "big")))
-    return message, files[0] if files else None
+def receive(channel: socket.socket) -> dict[str, Any]:
+    """The next message. EOFError if the other side has ended."""
+    count = int.from_bytes(_receive_exactly(channel, _HEAD), "big")
+    message: dict[str, Any] = json.loads(_receive_exactly(channel, count))
+    return message
 
 
 def _receive_exactly(channel: socket.socket, count: int) -> bytes:
-    parts: list[bytes] = []
-    while count:
-        part = channel.recv(count)
-        if not part:
-            raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+    data = channel.recv(count)
+    while 0 < len(data) < count:
+        part = channel.recv(count - len(data))
+        data = data + part if part else b""
+    if not data:
+        raise EOFError
+    return data
 
 
 class Neff:
@@ -76,7 +67,7 @@ class Neff:
 class Worker:
     """Answers requests: each ``do`` is a method, which takes the request and returns the answer."""
 
-    def __init__(self, core: int) -> None:
+    def __init__(self, channel: socket.socket, core: int) -> None:
         import nrtpy  # type: ignore[import-not-found, unused-ignore]
         import numpy
 
@@ -85,23 +76,23 @@ class Worker:
             if not hasattr(nrtpy, name):  # nki brings a package of the same name, with other classes
                 raise ImportError(f"{getattr(nrtpy, '__file__', 'nrtpy')} has no {name}: it is not the nrtpy wheel")
         nrtpy.configure(visible_cores=[core])
-        self.neffs: dict[int, Neff] = {}
+        self.channel, self.neffs = channel, dict[int, Neff]()
 
-    def open(self, request: dict[str, Any], file: int | None) -> dict[str, Any]:
+    def open(self, request: dict[str, Any]) -> dict[str, Any]:
         """Load a NEFF on this worker's core, which is the first that the runtime sees."""
         model = self.nrtpy.NrtpyModel.load_from_neff(request["neff"], name=request["name"], core_id=0)
         self.neffs[request["model"]] = Neff(model)
         return {"inputs": _describe(model.input_tensors_info), "outputs": _describe(model.output_tensors_info)}
 
-    def share(self, request: dict[str, Any], file: int | None) -> dict[str, Any]:
-        """Map the memory that came with the request, in place of the one before."""
-        assert file is not None
-        neff = self.neffs[request["model"]]
-        neff.memory = self.numpy.frombuffer(mmap.mmap(file, request["size"]), dtype=self.numpy.uint8)
+    def share(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Map the memory whose file follows the request, in place of the one before."""
+        _, [file], _, _ = socket.recv_fds(self.channel, 1, 1)
+        memory = mmap.mmap(file, request["size"])
         os.close(file)
+        self.neffs[request["model"]].memory = self.numpy.frombuffer(memory, dtype=self.numpy.uint8)
         return {}
 
-    def place(self, request: dict[str, Any], file: int | None) -> dict[str, Any]:
+    def place(self, request: dict[str, Any]) -> dict[str, Any]:
         """Make tensors on the device from arrays in the memory: weights, inputs and outputs."""
         neff = self.neffs[request["model"]]
         for entry in request["tensors"]:
@@ -117,7 +108,7 @@ class Worker:
                 neff.inputs.append((tensor, array))
         return {}
 
-    def run(self, request: dict[str, Any], file: int | None) -> dict[str, Any]:
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run on the inputs in the memory, and leave the outputs there."""
         neff = self.neffs[request["model"]]
         for tensor, array in neff.inputs:
@@ -130,7 +121,7 @@ class Worker:
             part[:] = result
         return {}
 
-    def benchmark(self, request: dict[str, Any], file: int | None) -> dict[str, Any]:
+    def benchmark(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run it repeatedly on the inputs of the last run; times in milliseconds, as nrtpy has them."""
         neff = self.neffs[request["model"]]
         result = neff.model.benchmark(
@@ -150,12 +141,12 @@ class Worker:
             "durations_ms": [float(duration) for duration in result.durations_ms],
         }
 
-    def unload(self, request: dict[str, Any], file: int | None) -> dict[str, Any]:
+    def unload(self, request: dict[str, Any]) -> dict[str, Any]:
         """Drop a NEFF and its tensors: nrtpy frees them when they are garbage."""
         self.neffs.pop(request["model"], None)
         return {}
 
-    def stop(self, request: dict[str, Any], file: int | None) -> dict[str, Any]:
+    def stop(self, request: dict[str, Any]) -> dict[str, Any]:
         """Close the runtime."""
         self.neffs.clear()
         self.nrtpy.reset()
@@ -172,24 +163,24 @@ def _describe(tensors: Any) -> list[dict[str, Any]]:
 
 def serve(channel: socket.socket, core: int) -> None:
     """Answer requests until one says stop, or the client has ended."""
-    worker, answer = _start(core)
+    worker, answer = _start(channel, core)
     send(channel, answer)
     while worker is not None:
-        request, file = receive(channel)
+        request = receive(channel)
         try:
-            answer = getattr(worker, request["do"])(request, file)
+            answer = getattr(worker, request["do"])(request)
         except Exception as error:
             answer = _describe_error(error)
-        send(channel, answer | {"number": request["number"]})
+        send(channel, answer)
         if request["do"] == "stop":
             return
 
 
-def _start(core: int) -> tuple[Worker | None, dict[str, Any]]:
+def _start(channel: socket.socket, core: int) -> tuple[Worker | None, dict[str, Any]]:
     """The worker, and the first message, which says what it runs in, or why it does not start."""
-    described = {"protocol": PROTOCOL, "python": ".".join(map(str, sys.version_info[:3]))}
+    described = {"python": ".".join(map(str, sys.version_info[:3]))}
     try:
-        return Worker(core), described
+        return Worker(channel, core), described
     except Exception as error:
         return None, described | _describe_error(error)
 
@@ -213,7 +204,8 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Serve on the socket that the command line names."""
-    del sys.path[0]  # this file's folder: nothing in it is to be imported
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != folder]  # nothing in it is to be imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     channel = socket.socket(fileno=int(sys.argv[1]))

@@ -17,7 +17,10 @@ from trnrt.neuron.worker import program
 
 LIBRARIES = "/opt/aws/neuron/lib"
 """The folder of libnrt (neuron-runtime/nrtpy/nrtpy-getting-started.rst)."""
+STOP_S = 5.0
+"""Seconds for the worker to close its runtime before it is killed, and then to end."""
 # The process's own environment is not the worker's: its Python path would hide nrtpy's packages, and the core is given.
+_LONGEST_LINE = 1 << 16
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "NEURON_RT_NUM_CORES")
 
 
@@ -51,7 +54,7 @@ def start_process(
 def read_lines(process: subprocess.Popen[bytes], lines: deque[str]) -> None:
     """Pass the worker's output on to this process's stderr, keep its last lines, and reap it when it has ended."""
     assert process.stdout is not None
-    for line in process.stdout:
+    while line := process.stdout.readline(_LONGEST_LINE):
         lines.append(line.decode("utf-8", "replace").rstrip()[:400])
         with suppress(OSError):
             os.write(2, line)
@@ -59,11 +62,11 @@ def read_lines(process: subprocess.Popen[bytes], lines: deque[str]) -> None:
     process.wait()
 
 
-def end_process(process: subprocess.Popen[bytes], channel: socket.socket) -> None:
-    """Kill the process if it still runs, and reap it."""
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process if it still runs, and reap it. One that hangs in the driver is left: nothing can end it."""
     process.kill()
-    process.wait()
-    channel.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(STOP_S)
     if process.stdin is not None:
         process.stdin.close()
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy
 
 VARIABLES = {
-    # neuron-runtime/nrt-configurable-parameters.rst
+    # neuron-runtime/guides/configuration-guide.rst and nrt-developer-guide.rst, neuron-runtime/nrt-troubleshoot.rst
     "NEURON_RT_VISIBLE_CORES",
     "NEURON_RT_NUM_CORES",
     "NEURON_RT_ROOT_COMM_ID",
@@ -33,7 +33,8 @@ VARIABLES = {
     "NEURON_RT_STOCHASTIC_ROUNDING_EN",
     "NEURON_RT_STOCHASTIC_ROUNDING_SEED",
     "NEURON_RT_DBG_DUMP_INPUTS_ON_ERR",
-    # nki.jit's page and neuron-runtime/explore/device-memory.rst
+    # nki/get-started/quickstart-implement-run-kernel.rst
+    # about-neuron/arch/neuron-features/logical-neuroncore-config.rst
     "NEURON_PLATFORM_TARGET_OVERRIDE",
     "NEURON_LOGICAL_NC_CONFIG",
 }
@@ -76,7 +77,8 @@ class _Runtime:
             try:
                 fcntl.flock(self.locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise NrtError("NRT Error NRT_FAILURE(1): Logical Neuron Core(s) not available") from None
+                os.write(2, b"ERROR NRT:nrt_allocate_neuron_cores NeuronCore(s) not available - Requested:1\n")
+                raise _nrt_error("NRT_FAILURE", 1, "load model") from None
 
     def take(self, count: int) -> None:
         if count > self.bytes:
@@ -126,6 +128,7 @@ def reset() -> None:
     while _active:
         runtime = _active.pop()
         runtime.is_open = False
+        (Path(os.environ["FAKE_NRTPY"]) / "reset").touch()
         for lock in runtime.locks:
             lock.close()
 
