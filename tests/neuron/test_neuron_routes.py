@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commanding import trnrt as run_verb
 from fake_neuron import Faults, Hardware, NotDocumented
 from fake_neuron import fake_torch as torch
 from fake_neuron.documented import VIOLATIONS
@@ -24,6 +25,8 @@ from trnrt.neuron.device import look_for_device
 from trnrt.neuron.releases import load_releases
 from trnrt.neuron.routes.choosing import Use, choose_route
 from trnrt.nki import nki, nl
+from trnrt.serve.hosting.devices import on_device
+from trnrt.serve.settings import ServeSettings
 
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
 FFNN = Path(__file__).parents[2] / "models" / "digits_ffnn.onnx"
@@ -80,6 +83,18 @@ def test_a_process_has_one_core_and_keeps_no_file(route: str, machine: Hardware,
         opened(device=DeviceOptions(compile_only=True, route=route))
     opened().run(None, opened().random_inputs(1))
     assert not (tmp_path / "cache" / "neuron").exists()
+
+
+def test_a_route_that_compiles_at_each_call_neither_serves_nor_measures(route: str, machine: Hardware) -> None:
+    settings = ServeSettings(models=[FFNN], backend="neuron")
+    if route != "jit":
+        assert on_device(settings)
+        return
+    with pytest.raises(BackendError, match="the route jit compiles at each call: it can't serve"):
+        on_device(settings)
+    outcome = run_verb("profile", FFNN, "--backend", "neuron")
+    assert outcome.code == 2 and "its times say nothing about the device" in outcome.err
+    assert machine.compiled == []
 
 
 def test_a_compiler_that_refuses_is_a_kernel_error(machine: Hardware) -> None:

@@ -39,8 +39,8 @@ from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.plan import Plan
 
 TIMEOUT_VARIABLE = "NEURON_RT_EXEC_TIMEOUT"
-LOADING_S = 600.0
-"""Seconds that loading a model on its core may take."""
+LOADING_S = 700.0
+"""Seconds that loading a model on its core may take: a worker process has less to start and to load it."""
 COMPILING_S = 7200.0
 """Seconds that a run may take by a route that compiles when it runs: AWS's compiler took 30 minutes for large kernels
 (aws-neuron-sdk, issue 1374)."""
