@@ -73,6 +73,8 @@ class ServeSettings(BaseSettings):
     lnc: int | None = Field(default=None, ge=1, le=2)
     cores: int = Field(default=1, ge=1)
     compiled: Path | None = None
+    route: Literal["neff", "trace", "torchneuron", "jit"] | None = None
+    allow_unsupported_device: bool = False
     fallback: Literal["none", "onnxruntime"] = "none"
     shape: Annotated[list[str], NoDecode] = []
     max_instructions: int | None = Field(default=None, ge=0, description="0, or none: kernels of any size.")

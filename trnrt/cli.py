@@ -39,12 +39,14 @@ from trnrt.commands.options import (
     PlanBatchFlag,
     ProfileBackendFlag,
     Reporting,
+    RouteFlag,
     RowsFlag,
     RunEffortFlag,
     SamplesFlag,
     SeedFlag,
     SelfTestFlag,
     TargetFlag,
+    UnsupportedFlag,
 )
 from trnrt.commands.plan import plan_command
 from trnrt.commands.predict import predict_command
@@ -197,6 +199,7 @@ def compile_command(
     batch: PlanBatchFlag = None,
     backend: CompileBackendFlag = Backend.AUTO,
     lnc: LncFlag = None,
+    route: RouteFlag = None,
     effort: EffortFlag = EFFORT,
 ) -> None:
     """Write a model's kernel module and its weights into a directory."""
@@ -205,7 +208,9 @@ def compile_command(
 
     # Nothing runs, so no device is needed.
     used = Backend.NEURON if backend is Backend.NEURON else Backend.SIMULATOR
-    options = SessionOptions(planning, overrides, used, effort, device=DeviceOptions(lnc, compile_only=True))
+    options = SessionOptions(
+        planning, overrides, used, effort, device=DeviceOptions(lnc, compile_only=True, route=route)
+    )
     compile_model(model, options, directory, batch, reporting)
 
 
@@ -221,6 +226,8 @@ def profile_command(
     backend: ProfileBackendFlag = Backend.SIMULATOR,
     lnc: LncFlag = None,
     compiled: CompiledFlag = None,
+    route: RouteFlag = None,
+    allow_unsupported_device: UnsupportedFlag = False,
     device_profile: DeviceProfileFlag = None,
     effort: EffortFlag = EFFORT,
 ) -> None:
@@ -228,7 +235,9 @@ def profile_command(
     from trnrt.backends import DeviceOptions
     from trnrt.commands.profile import profile
 
-    device = DeviceOptions(lnc, compiled=compiled, debug_info=True)
+    device = DeviceOptions(
+        lnc, compiled=compiled, debug_info=True, route=route, allow_unsupported=allow_unsupported_device
+    )
     options = SessionOptions(planning, overrides, backend, effort, device=device)
     if not profile(model, options, batch, views, reporting, device_profile):
         raise typer.Exit(1)
@@ -257,13 +266,16 @@ def doctor_command(
     self_test: SelfTestFlag = False,
     target: TargetFlag = None,
     case: CaseFlag = None,
+    route: RouteFlag = None,
+    allow_unsupported_device: UnsupportedFlag = False,
 ) -> None:
     """Check AWS's packages, the driver, the device and the settings. Show which backend would be used, why, and how to
     fix each finding; exit 0 if the backend can be used (auto: any), else 1. With --self-test: run every kernel and
     the sample models on the device, and write a report (trnrt-self-test.json, or --json-out)."""
-    from trnrt.commands.doctor import examine
+    from trnrt.commands.doctor import examine, set_for_children
     from trnrt.commands.doctor import self_test as run_self_test
 
+    set_for_children(route, allow_unsupported=allow_unsupported_device)
     test = run_self_test if self_test else examine
     if not test(backend.value, target, reporting, case):
         raise typer.Exit(1)

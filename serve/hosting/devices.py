@@ -16,14 +16,30 @@ LONGEST_RUN_S = DeviceOptions.timeout_s
 def device_options(settings: ServeSettings) -> DeviceOptions:
     """Each model's device options."""
     longest = max(LONGEST_RUN_S, settings.request_timeout)
-    return DeviceOptions(settings.lnc, settings.cores, settings.compiled, timeout_s=longest)
+    return DeviceOptions(
+        settings.lnc,
+        settings.cores,
+        settings.compiled,
+        timeout_s=longest,
+        route=settings.route,
+        allow_unsupported=settings.allow_unsupported_device,
+    )
 
 
 def on_device(settings: ServeSettings) -> bool:
     """True if the models run on NeuronCores. BackendError if they must and can't."""
     if settings.backend == "simulator" or (settings.backend == "auto" and neuron_device() is None):
         return False
-    return choose(settings.backend, settings.target, device_options(settings)).backend.name == "neuron"
+    backend = choose(settings.backend, settings.target, device_options(settings)).backend
+    if backend.name != "neuron":
+        return False
+    from trnrt.neuron.backend import NeuronBackend
+
+    if isinstance(backend, NeuronBackend) and backend.route.name == "jit":
+        raise BackendError(
+            "the route jit compiles at each call: it can't serve", hint="use --route neff: docs/device.md says how"
+        )
+    return True
 
 
 def check_device(settings: ServeSettings) -> None:

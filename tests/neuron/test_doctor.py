@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -14,12 +15,13 @@ import pytest
 from commanding import trnrt
 from fake_neuron.installing_fake import be_instance
 
-from trnrt.neuron.device import Package
+from trnrt.neuron.device import Package, WorkerPython
 from trnrt.neuron.doctor import STATES, Diagnosis, diagnose
 from trnrt.neuron.doctor.machine import Listed, Machine, look
 from trnrt.neuron.doctor.rules import table
 from trnrt.neuron.releases import load_releases, numbers
 from trnrt.neuron.requirements import Asked, findings
+from trnrt.neuron.routes import ROUTES
 from trnrt.report.console import render
 from trnrt.report.doctor import WIDTH, doctor_document, doctor_parts
 
@@ -76,6 +78,16 @@ def setting(name: str, value: str) -> Machine:
     return replace(GOOD, settings={**GOOD.settings, name: value})
 
 
+def by_trace(machine: Machine) -> Machine:
+    return replace(machine, settings={**machine.settings, "TRNRT_ROUTE": "trace"})
+
+
+def with_worker(*names: str, problem: str = "") -> Machine:
+    """A machine whose route is neff, with these packages in the worker's Python."""
+    found = {name: Package(name, "2.35.30.0") for name in names}
+    return replace(setting("TRNRT_ROUTE", "neff"), worker=WorkerPython("3.12.3", found, problem))
+
+
 def without(*names: str) -> Machine:
     return replace(GOOD, packages={n: p for n, p in GOOD.packages.items() if n not in names})
 
@@ -91,7 +103,13 @@ NEWER = replace(
     driver="2.31.7.0",
     packages={**GOOD.packages, "nki": Package("nki", "0.7.0"), "neuronx-cc": Package("neuronx-cc", "2.28.7631.0")},
 )
-"""All of SDK 2.33.0, but for torch-neuronx, which it takes from 2.31."""
+"""All of SDK 2.33.0, but for torch-neuronx, which it takes from 2.31: no route uses that with nki 0.7."""
+LATEST = replace(
+    NEWER,
+    system={**NEWER.system, "aws-neuronx-dkms": "2.32.1.0", "aws-neuronx-tools": "2.34.1.0"},
+    packages={**NEWER.packages, "nki": Package("nki", "0.8.0"), "neuronx-cc": Package("neuronx-cc", "2.29.1")},
+)
+ALLOWED = {"TRNRT_ALLOW_UNSUPPORTED_DEVICE": "1", "NEURON_LOGICAL_NC_CONFIG": "1"}
 USED = Listed(0, 8, 1, ("4711 python",))
 TRN1 = replace(GOOD, instance="trn1.2xlarge", listed=(Listed(0, 2, None),))
 UNSET = replace(GOOD, settings={})
@@ -103,8 +121,16 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
     (replace(GOOD, cache_error=("warning", "full", "free")), "cache", "warning", "full", "free"),
     (replace(GOOD, devices=()), "device", "missing", "no /dev/neuron* (trn2.3xlarge)", "aws-neuronx-dkms=2.30.2.0"),
     (LAPTOP, "device", "missing", "no /dev/neuron*", "docs/neuron.md"),
-    (TRN1, "instance", "warning", "nki/get-started/setup-env.rst", "--self-test"),
-    (TRN1, "instance", "warning", "release-notes/2.32.0.rst", "trn2"),
+    (TRN1, "supported", "wrong", "nki/get-started/setup-env.rst", "--allow-unsupported-device"),
+    (replace(TRN1, settings=ALLOWED), "supported", "warning", "release-notes/2.32.0.rst", "--self-test"),
+    (setting("TRNRT_ROUTE", "xla"), "route", "wrong", "unknown route 'xla'", "routes are neff, trace"),
+    (setting("TRNRT_ROUTE", "neff"), "nrtpy", "missing", "TRNRT_NRTPY_PYTHON is not set", "nrtpy==2.35.30"),
+    (with_worker(problem="TRNRT_NRTPY_PYTHON=/x: no"), "nrtpy", "wrong", "=/x: no", "python3.12 -m venv"),
+    (with_worker("nki", "nrtpy", "numpy"), "nrtpy", "wrong", "claim the same names", "python3.12 -m venv"),
+    (with_worker("nrtpy"), "nrtpy", "missing", "no numpy", "numpy"),
+    (with_worker("numpy"), "nrtpy", "missing", "not installed", "nrtpy=="),
+    (setting("NKI_COMPILER_FRONTEND", "custom"), "frontend", "wrong", "for NKI 0.6.0", "tracer, parser"),
+    (replace(NEWER, settings={"NKI_ARTIFACTS_DIR": "/x"}), "kernels", "wrong", "an empty folder", "unset NKI_ART"),
     (replace(GOOD, instance=None), "instance", "warning", "is unknown", "--target trn2"),
     (replace(GOOD, instance=None), "device", "missing", "is unknown", "say --target"),
     (replace(GOOD, driver=None), "driver", "warning", "/sys/module/neuron/version", ""),
@@ -116,9 +142,10 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
         *("driver", "wrong", "SDK 2.31.1, the runtime", "aws-neuronx-dkms=2.30.2.0"),
     ),
     (system("aws-neuronx-tools", "2.20.1.0"), "aws-neuronx-tools", "warning", "2.20.1.0", "=2.32.28.0"),
-    (NEWER, "aws-neuronx-dkms", "warning", "2.31.7.0 of SDK 2.33.0", "else sudo apt-get install --allow-downgrades"),
-    (NEWER, "aws-neuronx-tools", "warning", "2.33.38.0 of SDK 2.33.0", "'aws-neuronx-tools=2.32.28.0*'"),
-    (NEWER, "nki", "warning", "0.7.0", "nki==0.6.0"),
+    (LATEST, "aws-neuronx-dkms", "warning", "2.32.1.0", "else sudo apt-get install --allow-downgrades"),
+    (LATEST, "aws-neuronx-tools", "warning", "2.34.1.0", "'aws-neuronx-tools=2.33.38.0*'"),
+    (LATEST, "nki", "warning", "0.8.0", "nki==0.7.0"),
+    (by_trace(NEWER), "nki", "wrong", "0.7.0", "nki==0.6.0"),
     (system("aws-neuronx-runtime-lib", "2.32.31.0"), "driver", "wrong", "does not start", "runtime-lib=2.34.10.0"),
     (replace(GOOD, system={}), "aws-neuronx-runtime-lib", "missing", "not installed", "2.34.10.0"),
     (replace(GOOD, python="3.10.2"), "python", "wrong", "3.10.2", "python3.12"),
@@ -127,10 +154,10 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
     (package("nki", "0.0.1", True), "nki", "wrong", "PyPI's empty placeholder", "pip uninstall -y nki && "),
     (package("neuronx-cc", "1.0.post1", True), "neuronx-cc", "wrong", "placeholder", "pip uninstall -y neuronx-cc"),
     (package("nki", "0.5.0"), "nki", "wrong", "0.5.0", "nki==0.6.0"),
-    (package("nki", "0.7.0"), "nki", "warning", "0.7.0", "nki==0.6.0"),
-    (package("torch-neuronx", "2.14.3.0"), "torch-neuronx", "wrong", "TorchNeuron", "torch-neuronx==2.9.0.2.15.32035"),
-    (package("torch-neuronx", "2.8.0"), "torch-neuronx", "wrong", "2.8.0", "torch-neuronx==2.9.0.2.15.32035"),
-    (package("torch", "2.13.0"), "torch", "wrong", "2.13.0", "torch-neuronx=="),
+    (package("nki", "0.7.0"), "together", "wrong", "nki 0.7.0 of SDK 2.33.0", "nki==0.7.0 neuronx-cc==2.28"),
+    (by_trace(package("torch-neuronx", "2.14.3.0")), "torch-neuronx", "wrong", "TorchNeuron", "neuronx==2.9.0.2.15"),
+    (by_trace(package("torch-neuronx", "2.8.0")), "torch-neuronx", "wrong", "2.8.0", "torch-neuronx==2.9.0.2.15.32035"),
+    (by_trace(package("torch", "2.13.0")), "torch", "wrong", "2.13.0", "torch-neuronx=="),
     (package("numpy", "2.4.6"), "numpy", "warning", "2.4.6", "numpy==2.3.*"),
     (package("neuronx-cc", "2.26.6360.0"), "together", "wrong", "SDK 2.31.1", "neuronx-cc==2.27.5334.0"),
     (package("nrtpy", "2.34.10"), "together", "wrong", "nrtpy 2.34.10 claim", "pip uninstall -y nrtpy nki && pip"),
@@ -225,21 +252,28 @@ def test_a_laptop_runs_the_simulator() -> None:
 
 def test_the_data_says_where_each_version_is_from() -> None:
     releases = load_releases()
-    for wanted in (releases.python, *releases.packages, *releases.system):
+    rows = [row for needs in releases.routes for row in (needs.python, *needs.packages(), *needs.worker)]
+    for wanted in (*rows, *releases.packages, *releases.system):
         assert wanted.sources and set(wanted.sources) <= set(releases.sources), wanted.name
         assert numbers(wanted.at_least) < numbers(wanted.below)
         assert not wanted.install or wanted.state(wanted.install.replace("*", "0")) == "ok"
-    newest = releases.releases[releases.sdk]
-    pinned = {p.name: p.install for p in (*releases.packages, *releases.system)}
-    assert {name: version for name, version in newest.items() if pinned[name] != version} == {}
-    assert pinned["torch-neuronx"] == releases.releases["2.31.1"]["torch-neuronx"]
+    assert tuple(needs.name for needs in releases.routes) == ROUTES
+    for needs in releases.routes:
+        pinned = {p.name: p.install for p in needs.packages()}
+        has = releases.releases[needs.sdk]
+        assert {name: pinned[name] for name in ("nki", "neuronx-cc")} == {n: has[n] for n in ("nki", "neuronx-cc")}
+        assert all(p.state(has[p.name]) == "ok" for p in releases.system)
+    (torch_neuronx,) = (p for p in releases.route("trace").packages() if p.name == "torch-neuronx")
+    assert torch_neuronx.install == releases.releases["2.31.1"]["torch-neuronx"]
     assert set(json.loads(DATA.read_text())["driver_needs_runtime"]["sources"]) <= set(releases.sources)
 
 
 def test_the_extra_of_the_package_and_the_data_agree() -> None:
     pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    for wanted in load_releases().packages[:3]:
-        assert f'"{wanted.name}>={wanted.at_least},<{wanted.below}"' in pyproject
+    extras = tomllib.loads(pyproject)["project"]["optional-dependencies"]
+    for extra, route in (("neuron", "neff"), ("neuron", "jit"), ("neuron-trace", "trace")):
+        wanted = [p for p in load_releases().route(route).packages() if p.name != "torch"]
+        assert sorted(f"{p.name}>={p.at_least},<{p.below}" for p in wanted) == sorted(extras[extra])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from trnrt.backends import DeviceOptions
 from trnrt.errors import BackendError, DeviceError
 from trnrt.neuron import artefacts
 from trnrt.neuron import backend as neuron
+from trnrt.neuron.routes.neff import NeffRoute
+from trnrt.neuron.routes.trace import TraceRoute
 from trnrt.nki import nki, nl
 
 # PyTorch 2.13 calls torch.jit deprecated; 2.9, which torch-neuronx is for, has nothing else.
@@ -77,7 +80,7 @@ def test_unsigned_results_may_come_as_other_integers(machine: Hardware) -> None:
 def test_auto_takes_the_device_and_says_so(machine: Hardware) -> None:
     session = trnrt.InferenceSession(CNN)
     assert (session.backend, session.target) == ("neuron", "trn2")
-    assert session.backend_reason == "/dev/neuron0 is here"
+    assert session.backend_reason == "/dev/neuron0 is here, route trace"
 
 
 def test_auto_says_why_a_device_is_not_taken(machine: Hardware, patch: pytest.MonkeyPatch) -> None:
@@ -91,6 +94,7 @@ def test_what_is_missing_is_told_at_once(tmp_path: Path, patch: pytest.MonkeyPat
     old = {**versions(), "torch-neuronx": "2.10.0", "neuronx-cc": "2.9.1"}
     del old["nki"]
     install(patch, tmp_path, Hardware(devices=0), old)
+    patch.setenv("TRNRT_ROUTE", "trace")
     with pytest.raises(BackendError) as caught:
         opened()
     said = str(caught.value)
@@ -146,6 +150,9 @@ def compiled_into(folder: Path, session: trnrt.InferenceSession) -> list[Path]:
 MISFITS = [
     ({"target": "trn1"}, "compiled for trn1, and trn2 is wanted"),
     ({"lnc": 2}, "compiled for 2 physical cores"),
+    ({"route": "neff"}, "by the route neff, and trace is used"),
+    ({"frontend": "parser"}, "NKI_COMPILER_FRONTEND='parser', and it is 'tracer' here"),
+    ({"settings": {"NEURON_CC_FLAGS": "-O1"}}, "NEURON_CC_FLAGS='-O1', and it is '' here"),
     ({"versions": {"neuronx-cc": "2.26.0"}}, "with neuronx-cc 2.26.0, and 2.27"),
     ({"kernel": "0"}, "another kernel module"),
     ({"weights": "0"}, "other weights"),
@@ -194,9 +201,41 @@ def test_a_damaged_one_in_the_cache_is_made_anew(machine: Hardware, tmp_path: Pa
 
 def test_what_is_kept_says_what_it_is_good_for(machine: Hardware) -> None:
     plan = opened().plan(1)
-    made = artefacts.describe_made(plan, b"", 1)
+    made = artefacts.describe_made(plan, b"", 1, TraceRoute())
     assert (made.target, made.lnc, made.versions) == ("trn2", 1, versions())
     assert artefacts.misfit(made, made) == ""
+
+
+KEYS: list[tuple[str, Any]] = [
+    *((name, "1") for name in artefacts.CODE_SETTINGS),
+    ("NKI_COMPILER_FRONTEND", "parser"),
+    ("kernels", b"changed"),
+    ("weights", None),
+    ("source", b"other"),
+    ("lnc", 2),
+    ("route", NeffRoute(DeviceOptions())),
+    ("versions", {"nki": "0.6.1"}),
+]
+
+
+@pytest.mark.parametrize(("what", "value"), KEYS, ids=[what for what, _ in KEYS])
+def test_all_that_can_change_an_artefact_is_in_its_key(
+    what: str, value: Any, machine: Hardware, patch: pytest.MonkeyPatch
+) -> None:
+    plan, source, lnc, route = opened().plan(1), b"source", 1, TraceRoute()
+    before = artefacts.describe_made(plan, source, lnc, route)
+    if what == "kernels":
+        patch.setattr(artefacts, "_kernels_digest", lambda: value)
+    elif what == "versions":
+        patch.setattr(artefacts, "installed_versions", lambda: versions() | value)
+    elif what == "weights":
+        first, *rest = plan.weights.items()
+        plan = replace(plan, weights={first[0]: first[1] + first[1].dtype.type(1), **dict(rest)})
+    elif what not in ("source", "lnc", "route"):
+        patch.setenv(what, value)
+    source, lnc = value if what == "source" else source, value if what == "lnc" else lnc
+    after = artefacts.describe_made(plan, source, lnc, value if what == "route" else route)
+    assert before.key != after.key and artefacts.misfit(before, after)
 
 
 def test_another_target_is_refused_for_running_and_allowed_for_compiling(machine: Hardware, tmp_path: Path) -> None:
@@ -213,7 +252,7 @@ def test_trn1_has_no_logical_cores(machine: Hardware, patch: pytest.MonkeyPatch,
     become(machine, patch, tmp_path, "trn1")
     with pytest.raises(BackendError, match="LNC is always 1"):
         opened(device=DeviceOptions(lnc=2))
-    session = opened()
+    session = opened(device=DeviceOptions(allow_unsupported=True))
     session.run(None, session.random_inputs(1))
     assert (session.target, machine.visible) == ("trn1", (0,))
 
@@ -295,14 +334,15 @@ def test_the_direct_route_runs_a_kernel_on_arrays(machine: Hardware) -> None:
 
 def test_the_compiled_kernel_is_found_by_either_name(tmp_path: Path) -> None:
     """The SDK's pages contradict each other."""
-    assert neuron._neff_in(tmp_path / "none") is None
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "MODULE_1234.neff").touch()
-    assert neuron._neff_in(tmp_path) == tmp_path / "model" / "MODULE_1234.neff"
-    (tmp_path / "other.neff").touch()
-    assert neuron._neff_in(tmp_path) is None
-    (tmp_path / "graph.neff").touch()
-    assert neuron._neff_in(tmp_path) == tmp_path / "graph.neff"
+    assert TraceRoute().find_neff(tmp_path / "none.pt") is None
+    file, work = tmp_path / "model.pt", tmp_path / "model_neuronx-cc"
+    (work / "model").mkdir(parents=True)
+    (work / "model" / "MODULE_1234.neff").touch()
+    assert TraceRoute().find_neff(file) == work / "model" / "MODULE_1234.neff"
+    (work / "other.neff").touch()
+    assert TraceRoute().find_neff(file) is None
+    (work / "graph.neff").touch()
+    assert TraceRoute().find_neff(file) == work / "graph.neff"
 
 
 def test_the_state_of_the_fake_is_the_tests_own(machine: Hardware) -> None:

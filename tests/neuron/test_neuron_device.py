@@ -19,7 +19,7 @@ import pytest
 from fake_neuron import REFERENCE, Hardware, NotDocumented
 from fake_neuron import fake_torch as torch
 from fake_neuron import fake_torch_neuronx as torch_neuronx
-from fake_neuron.documented import SIGNATURES
+from fake_neuron.documented import ROUTES, SIGNATURES
 from fake_neuron.hardware import compiler_flags, contiguous
 from fake_neuron.installing_fake import be_instance, install, versions
 
@@ -240,7 +240,7 @@ def test_a_package_that_is_missing_is_a_finding(name: str, tmp_path: Path, monke
     packages = versions()
     del packages[name]
     install(monkeypatch, tmp_path, Hardware(), packages)
-    (finding,) = findings(Asked("trn2"))
+    (finding,) = findings(Asked("trn2", route="trace"))
     assert finding.text.startswith(f"{name}: not installed") and "pip install" in finding.mend
 
 
@@ -255,7 +255,7 @@ def test_nothing_is_found_on_a_good_machine(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_versions_needed_are_those_of_the_newest_release() -> None:
     packages = REFERENCE["releases"]["packages"]
-    found = {needed.name: needed for needed in load_releases().packages}
+    found = {needed.name: needed for needed in load_releases().route("trace").packages()}
     assert packages["2.32.0"]["nki"][0].startswith(found["nki"].at_least)
     assert packages["2.32.0"]["neuronx-cc"][0].startswith(found["neuronx-cc"].at_least)
     assert packages["2.31.1"]["torch-neuronx"][0].startswith(found["torch-neuronx"].at_least)
@@ -317,10 +317,12 @@ def test_every_rule_of_the_fake_has_a_page_or_is_called_ours() -> None:
     named = set(re.findall(r'NotDocumented\(\s*"([^"]+)"', text)) | set(
         re.findall(r"rule: (\w[\w. ]+)(?:;|$)", text, re.MULTILINE)
     )
-    assert named == REFERENCE["rules"].keys()
+    assert named == REFERENCE["rules"].keys() | ROUTES["rules"].keys()
     assert text.count("NotDocumented(") == len(re.findall(r'NotDocumented\(\s*"', text)) + 1, "but for the class itself"
     for rule in REFERENCE["rules"].values():
         assert rule.get("ours") is True or (rule["source"]["path"] and rule["source"]["line"])
+    for rule in ROUTES["rules"].values():
+        assert rule.get("ours") is True or (rule["source"]["page"] and rule["source"]["version"])
 
 
 def test_what_is_refused_says_by_which_page() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from trnrt.backends import DeviceOptions
 from trnrt.errors import BackendError, DeviceError, KernelError
 from trnrt.neuron import backend as neuron
 from trnrt.neuron import cores
+from trnrt.neuron.routes import Job
+from trnrt.neuron.routes.trace import TraceRoute
 from trnrt.validate import validate
 
 # PyTorch 2.13 calls torch.jit deprecated; 2.9, which torch-neuronx is for, has nothing else.
@@ -154,26 +157,33 @@ def test_a_closed_kernel_says_why(machine: Hardware) -> None:
     assert neuron._models_on == {0: 0}, "once"
 
 
-def test_a_run_that_meets_a_close_is_no_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+class Echo:
+    """A program that gives its inputs back."""
+
+    def run(self, inputs: Any) -> list[Any]:
+        return list(inputs)
+
+    def close(self) -> None:
+        """Nothing is loaded."""
+
+
+def test_a_run_that_meets_a_close_is_no_hang() -> None:
     """Whoever asks after the thread was told to end has an answer at once, and the core is not lost."""
-    monkeypatch.setattr(neuron, "_load_on_core", lambda artefact, core: lambda *inputs: [])
-    copy = neuron._Copy("model", tmp_path / "model.pt", 0)
+    copy = neuron._Copy("model", lambda: Echo(), 0)
     neuron._close([copy])
     with pytest.raises(DeviceError, match="it was closed") as caught:
         copy.run([], timeout_s=600)
     assert caught.value.usable and not neuron._hung
 
 
-def test_what_an_interrupted_run_gives_is_nobody_elses_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_an_interrupted_run_gives_is_nobody_elses_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C ends the waiting, and not the run."""
 
     class Interrupted(SimpleQueue[Any]):
         def get(self, *arguments: Any, **keywords: Any) -> Any:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(neuron, "_load_on_core", lambda artefact, core: None)
-    monkeypatch.setattr(neuron, "_run", lambda module, inputs: inputs)
-    copy = neuron._Copy("model", tmp_path / "model.pt", 0)
+    copy = neuron._Copy("model", lambda: Echo(), 0)
     first, second = np.zeros(1), np.ones(1)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(neuron, "SimpleQueue", Interrupted)
@@ -182,10 +192,9 @@ def test_what_an_interrupted_run_gives_is_nobody_elses_answer(monkeypatch: pytes
     neuron._close([copy])
 
 
-def test_a_fork_can_not_use_what_its_parent_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_fork_can_not_use_what_its_parent_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other thread of the parent is in it: nobody would answer, and the device would seem to hang."""
-    monkeypatch.setattr(neuron, "_load_on_core", lambda artefact, core: None)
-    copy = neuron._Copy("model", tmp_path / "model.pt", 0)
+    copy = neuron._Copy("model", lambda: Echo(), 0)
     own, copy._thread = copy._thread, threading.Thread()
     with pytest.raises(BackendError, match="before this process was forked") as caught:
         copy.run([], timeout_s=600)
@@ -202,22 +211,22 @@ class Module:
     def __init__(self, unloaded: list[str], go: threading.Event) -> None:
         self.unloaded, self.go = unloaded, go
 
+    def run(self, inputs: Any) -> Any:
+        raise RuntimeError(f"NRT_FAILURE {self.go}")
+
+    def close(self) -> None:
+        """Nothing: the last reference does it."""
+
     def __del__(self) -> None:
         self.unloaded.append(threading.current_thread().name)
         self.go.wait()
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["unloads", "hangs"])
-def test_a_model_is_unloaded_by_its_own_thread(hangs: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_is_unloaded_by_its_own_thread(hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever holds it when it is closed, an error that somebody keeps among them; and a hang there holds nobody."""
-
-    def failing(module: Module, inputs: Any) -> None:
-        raise RuntimeError(f"NRT_FAILURE {module.go}")
-
     unloaded, go = list[str](), threading.Event()
-    monkeypatch.setattr(neuron, "_load_on_core", lambda artefact, core: Module(unloaded, go))
-    monkeypatch.setattr(neuron, "_run", failing)
-    copy = neuron._Copy("model", tmp_path / "model.pt", 0)
+    copy = neuron._Copy("model", lambda: Module(unloaded, go), 0)
     with pytest.raises(DeviceError) as caught:
         copy.run([], timeout_s=600)
     assert isinstance(caught.value.__cause__, RuntimeError) and unloaded == []
@@ -254,12 +263,9 @@ def test_two_cores_that_fail_at_the_same_time_close_each_copy_once() -> None:
 
 
 def test_packages_that_are_missing_are_no_fault_of_the_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def missing() -> None:
-        raise BackendError("torch_neuronx can't be imported", hint="trnrt doctor looks for the cause")
-
-    monkeypatch.setattr(neuron, "_import_torch", missing)
+    monkeypatch.setitem(sys.modules, "torch_neuronx", None)
     with pytest.raises(BackendError, match="can't be imported") as caught:
-        neuron._Copy("model", tmp_path / "model.pt", 0)
+        neuron._Copy("model", lambda: TraceRoute().load(cast(Job, None), tmp_path / "model.pt", 0), 0)
     assert not isinstance(caught.value, DeviceError) and "trnrt doctor" in str(caught.value.hint)
 
 

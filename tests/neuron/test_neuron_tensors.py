@@ -15,7 +15,8 @@ from fake_neuron.installing_fake import TORCHES, an_instance
 import trnrt
 from trnrt.backends import DeviceOptions
 from trnrt.errors import BackendError
-from trnrt.neuron import backend as neuron
+from trnrt.neuron.routes import tensors
+from trnrt.neuron.routes.trace import _as_module
 from trnrt.nki.machine.dtypes import as_dtype
 
 # PyTorch 2.13 calls torch.jit deprecated; 2.9, which torch-neuronx is for, has nothing else.
@@ -41,8 +42,8 @@ def test_weights_of_every_kind_become_parameters(dtype: str) -> None:
 
     weight = np.arange(6).reshape(2, 3).astype(as_dtype(dtype).numpy)
     weight.setflags(write=False)
-    module = neuron._as_module(torch, lambda x, w: w, [weight])
-    np.testing.assert_array_equal(neuron._as_array(torch, module(None)), weight)
+    module = _as_module(torch, lambda x, w: w, [weight])
+    np.testing.assert_array_equal(tensors.as_array(torch, module(None)), weight)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -54,7 +55,7 @@ def test_arrays_become_tensors_and_come_back(dtype: str) -> None:
     fixed = whole.copy()
     fixed.setflags(write=False)
     for array in (whole, fixed, whole[:, ::2], whole[::-1], whole.T, whole[:0], whole[0, 0, 0:1].reshape(())):
-        back = neuron._as_array(torch, neuron._as_tensor(torch, array))
+        back = tensors.as_array(torch, tensors.as_tensor(torch, array))
         assert (back.dtype, back.shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(back, array)
 
@@ -102,4 +103,4 @@ def test_a_dtype_that_torch_lacks_is_told() -> None:
     import torch
 
     with pytest.raises(BackendError, match="torch has no tensors of float8_e4m3"):
-        neuron._as_tensor(torch, np.ones(1, as_dtype("float8_e4m3").numpy))
+        tensors.as_tensor(torch, np.ones(1, as_dtype("float8_e4m3").numpy))

@@ -118,11 +118,12 @@ def test_the_models_go_where_the_server_looks(server: Containerfile) -> None:
 def test_aws_packages_are_those_that_the_doctor_wants() -> None:
     text = " ".join(i.value for i in containerfile("Containerfile.neuron").all("RUN"))
     releases = load_releases()
-    for package in releases.packages:
-        if package.install and package.needed:
+    needs = releases.route("trace")
+    for package in needs.packages():
+        if package.install:
             assert f"{package.name}=={package.install} " in f"{text} "
     for package in releases.system:
-        pinned = f"'{package.name}={package.install}*'"
+        pinned = f"'{package.name}={releases.system_version(package.name, needs.sdk)}*'"
         assert (pinned in text) == (package.name != "aws-neuronx-dkms"), package.name
     assert f"--extra-index-url {releases.index} " in text
     numpy = next(package for package in releases.packages if package.name == "numpy")

@@ -23,6 +23,7 @@ from fake_neuron.installing_fake import install, versions
 from serving import ask, error_of
 
 from trnrt.neuron import backend as neuron
+from trnrt.neuron.routes.trace import Traced
 from trnrt.serve.hosting import devices, models
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.metrics import Metrics
@@ -58,13 +59,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hardwar
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """One item for each run that is begun."""
     begun: list[None] = []
-    run_on_device = neuron._run
+    run_on_device = Traced.run
 
     def counted(*arguments: Any) -> Any:
         begun.append(None)
         return run_on_device(*arguments)
 
-    monkeypatch.setattr(neuron, "_run", counted)
+    monkeypatch.setattr(Traced, "run", counted)
     return begun
 
 

@@ -23,7 +23,9 @@ class DeviceOptions:
     this many; slices of a batch run on them in parallel. ``compiled``: a directory of ``trnrt compile --backend
     neuron``; only its programs run then. ``timeout_s``: a longer run counts as hung. ``compile_only``: nothing runs, so
     no device is needed, and the target may differ from this machine's. ``debug_info``: keep source lines in compiled
-    programs, for device profiles; compiling then takes more time and memory.
+    programs, for device profiles; compiling then takes more time and memory. ``route``: how AWS's packages are called
+    (docs/device.md); by default TRNRT_ROUTE, else the first whose packages are installed. ``allow_unsupported``: run on
+    devices that NKI does not support; also by TRNRT_ALLOW_UNSUPPORTED_DEVICE=1.
     """
 
     lnc: int | None = None
@@ -32,6 +34,8 @@ class DeviceOptions:
     timeout_s: float = 30.0
     compile_only: bool = False
     debug_info: bool = False
+    route: str | None = None
+    allow_unsupported: bool = False
 
 
 class LoadedKernel(Protocol):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trnrt.backends import Backend, DeviceOptions
 from trnrt.errors import BackendError, OptionError
 from trnrt.neuron.device import neuron_device
+
+if TYPE_CHECKING:
+    from trnrt.neuron.requirements import Asked
 
 BACKENDS = ("auto", "simulator", "neuron")
 
@@ -42,11 +47,15 @@ def choose(
     device = neuron_device()
     if name == "auto" and device is None:
         return Choice(SimulatorBackend(), "no NeuronCore on this machine")
-    from trnrt.neuron.requirements import Asked, findings
+    from trnrt.neuron.frontend import set_frontend
+    from trnrt.neuron.requirements import examine_use
     from trnrt.nki.machine.targets import get_target
 
     asked = None if target is None else get_target(target).name
-    found = findings(Asked(asked, options.lnc, not options.compile_only))
+    with suppress(BackendError):  # of a value that no page names: a finding says so
+        set_frontend()  # before the facts are gathered, which imports nki
+    verdict = examine_use(_describe_use(asked, options))
+    found = verdict.findings
     if found and name == "auto":
         return Choice(SimulatorBackend(), f"{device} is here, but {found[0].text}")
     if found:
@@ -56,4 +65,18 @@ def choose(
         raise BackendError(f"the neuron backend can't {does}: {problems}", hint=remedies)
     from trnrt.neuron.backend import NeuronBackend
 
-    return Choice(NeuronBackend(options, folder), "asked for" if name == "neuron" else f"{device} is here")
+    reason = "asked for" if name == "neuron" else f"{device} is here"
+    return Choice(NeuronBackend(options, folder, verdict.route), f"{reason}, route {verdict.route}")
+
+
+def _describe_use(target: str | None, options: DeviceOptions) -> Asked:
+    from trnrt.neuron.requirements import Asked
+
+    return Asked(
+        target,
+        options.lnc,
+        not options.compile_only,
+        route=options.route,
+        compiled=options.compiled is not None,
+        unsupported=options.allow_unsupported,
+    )

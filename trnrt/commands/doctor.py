@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from trnrt.neuron.doctor import Diagnosis
 
 REPORT = Path("trnrt-self-test.json")
+
+
+def set_for_children(route: str | None, *, allow_unsupported: bool) -> None:
+    """Set the variables of these flags, for the checks and for the processes of the self-test."""
+    from trnrt.neuron.device import ROUTE_VARIABLE, UNSUPPORTED_VARIABLE
+
+    if route is not None:
+        os.environ[ROUTE_VARIABLE] = route
+    if allow_unsupported:
+        os.environ[UNSUPPORTED_VARIABLE] = "1"
 
 
 def examine(backend: str, target: str | None, reporting: Reporting, names: list[str] | None = None) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trnrt.commands.opening import open_session
 from trnrt.commands.options import Backend
 from trnrt.commands.records import SessionOptions
-from trnrt.errors import OptionError
+from trnrt.errors import BackendError, OptionError
 from trnrt.report.console import note, working
 from trnrt.text import count_text, error_text, escape_text, name_text, quote, range_text
 
@@ -35,12 +35,17 @@ def measure_parts(session: InferenceSession, partition: Partition, *, compiled: 
     profiler can tell steps apart.
     """
     from trnrt.cache import KernelCache
-    from trnrt.neuron.backend import NeuronKernel
+    from trnrt.neuron.backend import NeuronBackend, NeuronKernel
     from trnrt.neuron.measured import measure
     from trnrt.planner.parts.partition import DevicePart
     from trnrt.planner.rendering.stepwise import split_functions
     from trnrt.running.partition import LoadedPartition
 
+    if isinstance(session.runner, NeuronBackend) and session.runner.route.name == "jit":
+        raise BackendError(
+            "the route jit compiles at each call: its times say nothing about the device",
+            hint="measure by --route neff: docs/device.md says how",
+        )
     if not compiled:
         parts = [replace(p, plan=split_functions(p.plan)) if isinstance(p, DevicePart) else p for p in partition.parts]
         partition = replace(partition, parts=tuple(parts))

@@ -99,6 +99,16 @@ def check_cases(names: list[str] | None) -> list[str] | None:
     return names
 
 
+def check_route(name: str | None) -> str | None:
+    """The name as given; OptionError if there is no such route."""
+    if name is not None:
+        from trnrt.neuron.routes import ROUTES
+
+        if name not in ROUTES:
+            raise OptionError(f"unknown route {name!r}", hint=f"routes are {', '.join(ROUTES)}")
+    return name
+
+
 def check_finite(value: float | None) -> float | None:
     """The number as given; OptionError for NaN and infinity."""
     if value is not None and not math.isfinite(value):
@@ -209,6 +219,23 @@ CompiledFlag = Annotated[
         "--compiled",
         metavar="DIR",
         help="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
+    ),
+]
+RouteFlag = Annotated[
+    str | None,
+    device_flag(
+        "--route",
+        metavar="ROUTE",
+        help="NeuronCore: how AWS's packages compile and run kernels: neff, trace, torchneuron or jit. By default "
+        "TRNRT_ROUTE, else the first whose packages are installed.",
+        callback=check_route,
+    ),
+]
+UnsupportedFlag = Annotated[
+    bool,
+    device_flag(
+        "--allow-unsupported-device",
+        help="NeuronCore: run on trn1 and inf2, too, where AWS does not state NKI's support.",
     ),
 ]
 SeedFlag = Annotated[int, input_flag("--seed", min=0, metavar="N", help="Seed of the random values.")]

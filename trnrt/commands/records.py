@@ -31,9 +31,11 @@ from trnrt.commands.options import (
     NkiFlag,
     NoCapacityFlag,
     PlanBatchFlag,
+    RouteFlag,
     SimulatedTargetFlag,
     Stage,
     TargetFlag,
+    UnsupportedFlag,
     check_finite,
     flag,
     read_budget,
@@ -90,13 +92,17 @@ class Device:
         "Device", "--cores", default=1, min=1, metavar="N", help="NeuronCores to load the model on: they share a batch."
     )
     compiled: CompiledFlag = None
+    route: RouteFlag = None
+    allow_unsupported_device: UnsupportedFlag = False
 
     @property
     def options(self) -> DeviceOptions:
         """The NeuronCores to use."""
         from trnrt.backends import DeviceOptions
 
-        return DeviceOptions(self.lnc, self.cores, self.compiled)
+        return DeviceOptions(
+            self.lnc, self.cores, self.compiled, route=self.route, allow_unsupported=self.allow_unsupported_device
+        )
 
 
 @dataclass(frozen=True)

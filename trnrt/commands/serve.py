@@ -176,6 +176,17 @@ class Serving:
         metavar="DIR",
         help="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
     )
+    route: str | None = flag(
+        "Device",
+        "--route",
+        metavar="ROUTE",
+        help="NeuronCore: how AWS's packages compile and run kernels: neff, trace or torchneuron.",
+    )
+    allow_unsupported_device: bool | None = flag(
+        "Device",
+        "--allow-unsupported-device/--no-allow-unsupported-device",
+        help="NeuronCore: run on trn1 and inf2, too, where AWS does not state NKI's support.",
+    )
     fallback: Fallback | None = flag(
         "Planning",
         "--fallback",

@@ -1,10 +1,10 @@
-"""NeuronCores as a backend: torch_neuronx.trace compiles kernel modules, and AWS's runtime runs them.
+"""NeuronCores as a backend: a route compiles kernel modules, and AWS's runtime runs them on leased cores.
 
-Written to the documentation of Neuron SDK 2.32 (torch-neuronx 2.9 of 2.31, its last with PyTorch/XLA), and tested
-against a fake that is generated from it. **Nothing here was ever run on a device.** No other file imports torch.
+``trnrt/neuron/routes`` has the routes, each written to the documentation of AWS's packages and tested against a fake
+that is made from it. **Nothing here was ever run on a device.**
 
 The runtime starts when the first model is compiled or loaded, reads the environment then, and keeps its cores until the
-process ends. So cores are leased first, and the variables are set here, before torch is imported.
+process ends. So cores are leased first, and the variables are set here, before any of AWS's packages is imported.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from traceback import clear_frames
@@ -25,19 +26,24 @@ from typing import Any
 import numpy as np
 
 from trnrt.backends import Array, DeviceOptions
-from trnrt.backends.simulator import load_entry
 from trnrt.errors import BackendError, DeviceError, TrnrtError
 from trnrt.neuron.artefacts import Made, describe_made, find, find_below, keep, stem_of
 from trnrt.neuron.cores import Lease, lease_for_process, note_failure
 from trnrt.neuron.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, logical_config
-from trnrt.neuron.failures import compile_error, device_error
+from trnrt.neuron.failures import device_error
+from trnrt.neuron.frontend import set_frontend
+from trnrt.neuron.routes import Job, Program, Route
+from trnrt.neuron.routes.jit import call_kernel
+from trnrt.neuron.routes.opening import open_route
 from trnrt.nki.machine.dtypes import as_dtype
-from trnrt.nki.machine.targets import get_target
 from trnrt.planner.plan import Plan
 
 TIMEOUT_VARIABLE = "NEURON_RT_EXEC_TIMEOUT"
-LOADING_S = 600.0
-"""Seconds that loading a model on its core may take."""
+LOADING_S = 700.0
+"""Seconds that loading a model on its core may take: a worker process has less to start and to load it."""
+COMPILING_S = 7200.0
+"""Seconds that a run may take by a route that compiles when it runs: AWS's compiler took 30 minutes for large kernels
+(aws-neuron-sdk, issue 1374)."""
 DEBUG_SETTINGS = {
     "NKI_DEBUG_INFO": "True",
     "NEURON_FRAMEWORK_DEBUG": "1",
@@ -49,20 +55,26 @@ nki/guides/use-neuron-profile.rst)."""
 GRACE_S = 5.0
 """Seconds that we wait beyond the runtime's own limit, in whole seconds, in case that limit fails."""
 
-_PLACING = threading.Lock()  # torch_neuronx.neuron_cores_context documents that it is for one thread at a time
 _hung: set[int] = set()
 _models_on: dict[int, int] = {}
 
 
 class NeuronBackend:
-    """Compiles kernel modules, and runs them on this process's cores. ``folder``: where compiled modules are kept."""
+    """Compiles kernel modules by ``route``, and runs them on this process's cores. ``folder``: where compiled modules
+    are kept."""
 
     name = "neuron"
 
-    def __init__(self, options: DeviceOptions, folder: Path | None = None) -> None:
+    def __init__(self, options: DeviceOptions, folder: Path | None = None, route: str = "trace") -> None:
         self.lnc = logical_config(options.lnc)
         self.parallel = options.cores
+        self.route: Route = open_route(route, options)
         self._options, self._folder = options, folder
+        if self.route.most_cores is not None and options.cores > self.route.most_cores:
+            raise BackendError(
+                f"--cores {options.cores}: the route {route} uses {self.route.most_cores}",
+                hint="use --route neff or trace, or a process for each core (trnrt serve --workers)",
+            )
 
     def load(self, plan: Plan, path: Path, source: bytes) -> NeuronKernel:
         """Compile the module, unless it is compiled already, and load it on its cores with its weights."""
@@ -72,96 +84,76 @@ class NeuronBackend:
         self._set_environment(plan.target)
         cores = _least_used(lease, self.parallel)
         with ExitStack() as stack:
-            if self._options.compiled is not None:
-                artefact = self._find_compiled(self._options.compiled, plan, source)
-            else:
-                folder = self._folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                artefact = self._find_or_compile(plan, path, source, folder)
-            return NeuronKernel(plan, artefact, cores, self._options.timeout_s)
+            folder = self._folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            made = self._describe_made(plan, source)
+            job = self._job(plan, path, source, folder / f"{made.key}_neuronx-cc")
+            file = self._find_file(job, made, folder) if self.route.suffix else None
+            return NeuronKernel(self.route, job, file, cores, self._options.timeout_s)
 
     def compile_into(self, directory: Path, plan: Plan, path: Path, source: bytes) -> list[Path]:
         """Compile the module into ``directory``, on the CPU alone, without a device."""
-        self._set_environment(plan.target)
-        made = self._describe_made(plan, source)
         stem = stem_of(plan)
-        work = directory / f"{stem}_neuronx-cc"
-        return keep(directory, stem, made, lambda file: self._compile(file, plan, path, source, work, on_device=False))
+        self._set_environment(plan.target)
+        job = self._job(plan, path, source, directory / f"{stem}_neuronx-cc", on_device=False)
+        made = self._describe_made(plan, source)
+        return keep(directory, stem, made, self.route.suffix, lambda file: self.route.compile(job, file))
 
     def _describe_made(self, plan: Plan, source: bytes) -> Made:
-        return describe_made(plan, source, self.lnc, debug_info=self._options.debug_info)
+        return describe_made(plan, source, self.lnc, self.route, debug_info=self._options.debug_info)
 
-    def _find_or_compile(self, plan: Plan, path: Path, source: bytes, folder: Path) -> Path:
-        made = self._describe_made(plan, source)
-        found, _ = find(folder, made.key, made)
+    def _job(self, plan: Plan, path: Path, source: bytes, work: Path, *, on_device: bool | None = None) -> Job:
+        here = device_target() == plan.target if on_device is None else on_device
+        return Job(plan, path, source, self.lnc, here, work)
+
+    def _find_file(self, job: Job, made: Made, folder: Path) -> Path:
+        """The compiled kernel: from the user's directory, or from the cache, or compiled now."""
+        if self._options.compiled is not None:
+            return self._find_compiled(self._options.compiled, job)
+        found, _ = find(folder, made.key, made, self.route)
         if found is not None:
             os.utime(found)
             return found
-        # If the device is of another target or unknown, the compiler must be told the target.
-        on_device = device_target() == plan.target
-        work = folder / f"{made.key}_neuronx-cc"
+        return keep(folder, made.key, made, self.route.suffix, lambda file: self.route.compile(job, file))[0]
 
-        def save(file: Path) -> None:
-            self._compile(file, plan, path, source, work, on_device=on_device)
-
-        return keep(folder, made.key, made, save)[0]
-
-    def _find_compiled(self, directory: Path, plan: Plan, source: bytes) -> Path:
-        found, reason = find_below(directory, stem_of(plan), describe_made(plan, source, self.lnc))
+    def _find_compiled(self, directory: Path, job: Job) -> Path:
+        wanted = describe_made(job.plan, job.source, self.lnc, self.route)
+        found, reason = find_below(directory, stem_of(job.plan), wanted, self.route)
         if found is None:
-            shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in plan.inputs)
+            shapes = ", ".join("x".join(map(str, tensor.shape)) for tensor in job.plan.inputs)
             raise BackendError(
-                f"{plan.name} for {shapes}: {reason}",
-                hint="compile it here: trnrt compile MODEL --backend neuron -o DIR",
+                f"{job.plan.name} for {shapes}: {reason}",
+                hint=f"compile it here: trnrt compile MODEL --backend neuron --route {self.route.name} -o DIR",
             )
         return found
 
-    def _compile(self, file: Path, plan: Plan, path: Path, source: bytes, work: Path, *, on_device: bool) -> None:
-        """Trace and compile the module; save it with its weights beside the NEFF, not in it."""
-        torch, torch_neuronx = _import_torch()
-        kernel = load_entry(plan, path, source, importable=True)
-        module = _as_module(torch, kernel if self.lnc == 1 else kernel[self.lnc], list(plan.weights.values()))  # type: ignore[index]
-        examples = tuple(
-            _as_tensor(torch, np.zeros(tensor.shape, as_dtype(tensor.dtype).numpy)) for tensor in plan.inputs
-        )
-        # The compiler has this flag only for targets with logical cores of several physical ones.
-        arguments = ["--lnc", str(self.lnc)] if get_target(plan.target).device.most_lnc > 1 else []
-        if not on_device:
-            arguments += ["--target", plan.target]
-        work.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            traced = torch_neuronx.trace(
-                module,
-                examples,
-                compiler_workdir=str(work),
-                compiler_args=arguments,
-                inline_weights_to_neff=False,
-                cpu_backend=not on_device,
-            )
-        except Exception as error:
-            raise compile_error(plan.name, plan.target, str(work), error) from error
-        torch.jit.save(traced, str(file))
-
     def _set_environment(self, target: str) -> None:
-        os.environ[TARGET_VARIABLE] = target
-        os.environ[LNC_VARIABLE] = str(self.lnc)
+        set_environment(target, self.lnc)
         if self._options.debug_info:
             os.environ.update(DEBUG_SETTINGS)
         os.environ.setdefault(TIMEOUT_VARIABLE, str(max(1, math.ceil(self._options.timeout_s))))
 
 
+def set_environment(target: str, lnc: int) -> None:
+    """Set the variables that AWS's packages read: target, logical cores, and frontend."""
+    set_frontend()
+    os.environ[TARGET_VARIABLE] = target
+    os.environ[LNC_VARIABLE] = str(lnc)
+
+
 class NeuronKernel:
     """A compiled kernel on its cores, a copy on each. An error of the device closes it."""
 
-    def __init__(self, plan: Plan, artefact: Path, cores: Sequence[int], timeout_s: float) -> None:
-        self._plan, self._timeout_s = plan, timeout_s
-        self.neff = _neff_in(artefact.with_name(f"{artefact.stem}_neuronx-cc"))
+    def __init__(self, route: Route, job: Job, file: Path | None, cores: Sequence[int], timeout_s: float) -> None:
+        # Without a file the route compiles when it runs.
+        self._plan, self._timeout_s = job.plan, timeout_s if file is not None else COMPILING_S
+        self.neff = None if file is None else route.find_neff(file)
         self._closed = ""
         self._free: SimpleQueue[_Copy] = SimpleQueue()
         self._copies: list[_Copy] = []
         weakref.finalize(self, _close, self._copies)  # else a thread would keep each copy alive, and on its core
         try:
             for core in cores:
-                self._copies.append(_Copy(plan.name, artefact, core))
+                self._copies.append(_Copy(job.plan.name, partial(route.load, job, file, core), core))
                 self._free.put(self._copies[-1])
         except BaseException:
             self.close()
@@ -201,16 +193,6 @@ class NeuronKernel:
         return [array.astype(dtype, copy=False) for array, dtype in zip(results, dtypes, strict=True)]
 
 
-def _neff_in(work: Path) -> Path | None:
-    """The compiled kernel in the compiler's folder, None if it is not clear which file that is.
-
-    It is graph.neff (nki/guides/use-neuron-profile.rst), or has a hash in its name (neuron-runtime/nrtpy/
-    nrtpy-troubleshooting.rst).
-    """
-    found = [*work.glob("graph.neff")] or [*work.rglob("*.neff")]
-    return found[0] if len(found) == 1 else None
-
-
 def _close(copies: list[_Copy]) -> None:
     """End each copy once: runs on several cores may fail at the same time, and each closes all copies."""
     ended: list[_Copy] = []
@@ -230,10 +212,10 @@ _Answers = SimpleQueue[BaseException | list[Array] | None]
 class _Copy:
     """A model on one core, and a thread that loads, runs and unloads it: if the device hangs, only this thread does."""
 
-    def __init__(self, name: str, artefact: Path, core: int) -> None:
+    def __init__(self, name: str, load_program: Callable[[], Program], core: int) -> None:
         self._name, self._core = name, core
         self._asked: SimpleQueue[tuple[Callable[[], list[Array] | None], _Answers] | None] = SimpleQueue()
-        self._module: Any = None  # used by the thread alone: dropping the last reference unloads it
+        self._program: Program | None = None  # used by the thread alone: dropping the last reference unloads it
         self._lock, self._ended, self._gone = threading.Lock(), False, threading.Event()
         self._models_on = _models_on
         self._models_on[core] = self._models_on.get(core, 0) + 1
@@ -241,7 +223,7 @@ class _Copy:
         self._thread.start()
 
         def load() -> None:
-            self._module = _load_on_core(artefact, core)
+            self._program = load_program()
 
         try:
             self._call(load, LOADING_S, "loading it")
@@ -250,7 +232,11 @@ class _Copy:
             raise
 
     def run(self, inputs: Sequence[Array], timeout_s: float) -> list[Array]:
-        results = self._call(lambda: _run(self._module, inputs), timeout_s + GRACE_S, "running it")
+        def run() -> list[Array]:
+            assert self._program is not None
+            return self._program.run(inputs)
+
+        results = self._call(run, timeout_s + GRACE_S, "running it")
         assert results is not None
         return results
 
@@ -289,14 +275,14 @@ class _Copy:
                 hint="end this process, which frees the core; a longer limit is timeout_s",
                 usable=False,
             ) from None
-        if isinstance(answer, TrnrtError):  # not from the device
-            raise answer
-        if isinstance(answer, BaseException):
-            error = device_error(doing, answer)
-            if isinstance(error, DeviceError) and not error.usable:
-                note_failure(self._core)
-            raise error from answer
-        return answer
+        if not isinstance(answer, BaseException):
+            return answer
+        error = answer if isinstance(answer, TrnrtError) else device_error(doing, answer)
+        if isinstance(error, DeviceError) and not error.usable:
+            note_failure(self._core)
+        if error is answer:
+            raise error
+        raise error from answer
 
     def _serve(self) -> None:
         while (asked := self._asked.get()) is not None:
@@ -307,36 +293,29 @@ class _Copy:
                 clear_frames(error.__traceback__)  # they hold the module: whoever drops the error would unload it
                 answers.put(error)
             del asked, function, answers
-        self._module = None
+        if self._program is not None:
+            with suppress(Exception):  # nobody is left to tell
+                self._program.close()
+        self._program = None
         self._gone.set()
 
 
 def run_kernel(kernel: Callable[..., Any], *arguments: Any, target: str) -> list[Array]:
-    """Compile ``kernel`` and run it on numpy arrays by AWS's direct route, without PyTorch: for tests of kernels."""
-    cores = logical_config()
-    lease_for_process(1, cores)
-    os.environ[TARGET_VARIABLE], os.environ[LNC_VARIABLE] = target, str(cores)
+    """Compile ``kernel`` and run it on numpy arrays by the route jit: for tests of kernels."""
+    lnc = logical_config()
+    lease_for_process(1, lnc)
+    set_environment(target, lnc)
     try:
-        results = (kernel if cores == 1 else kernel[cores])(*arguments)  # type: ignore[index]
+        return call_kernel(kernel if lnc == 1 else kernel[lnc], *arguments)  # type: ignore[index]
+    except TrnrtError:
+        raise
     except Exception as error:
         raise device_error(f"kernel {getattr(kernel, '__name__', kernel)}", error) from error
-    return [np.asarray(result) for result in (results if isinstance(results, tuple | list) else [results])]
-
-
-def _import_torch() -> tuple[Any, Any]:
-    """PyTorch and torch-neuronx. After the environment is set: importing them may start the runtime."""
-    try:
-        import torch
-        import torch_neuronx
-    except Exception as error:
-        raise BackendError(
-            f"torch_neuronx can't be imported: {type(error).__name__}: {error}", hint="trnrt doctor looks for the cause"
-        ) from error
-    return torch, torch_neuronx
 
 
 def _least_used(lease: Lease, count: int) -> list[int]:
-    """The cores to load on, in torch_neuronx's numbers: from 0, of those that the process sees."""
+    """The cores to load on, numbered from 0 among those that the process sees, as the placement page of torch_neuronx
+    counts them."""
     usable = [core for core in range(len(lease.cores)) if core not in _hung]
     if len(usable) < count:
         raise DeviceError(
@@ -347,57 +326,6 @@ def _least_used(lease: Lease, count: int) -> list[int]:
     return sorted(usable, key=lambda core: (_models_on.get(core, 0), core))[:count]
 
 
-def _load_on_core(artefact: Path, core: int) -> Any:
-    """Load the model on a core, and move its weights there once, not with each run."""
-    torch, torch_neuronx = _import_torch()
-    with _PLACING, torch_neuronx.neuron_cores_context(start_nc=core, nc_count=1):
-        module = torch.jit.load(str(artefact))
-    torch_neuronx.move_trace_to_device(module, core)
-    return module
-
-
-def _run(module: Any, inputs: Sequence[Array]) -> list[Array]:
-    torch, _ = _import_torch()
-    results = module(*(_as_tensor(torch, array) for array in inputs))
-    return [_as_array(torch, result) for result in (results if isinstance(results, tuple | list) else [results])]
-
-
 def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
     """True if a result fits a dtype. PyTorch/XLA may hold a kernel's unsigned integers in another integer type."""
     return array.dtype == dtype or (array.dtype.kind in "iu" and dtype.kind in "iu")
-
-
-def _as_module(torch: Any, kernel: Callable[..., Any], weights: Sequence[Array]) -> Any:
-    """The kernel as a torch module, whose parameters are the weights."""
-
-    class Kernel(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            for k, weight in enumerate(weights):
-                # No requires_grad: integers have no gradient, and nothing is trained.
-                parameter = torch.nn.Parameter(_as_tensor(torch, weight), requires_grad=False)
-                self.register_parameter(f"weight_{k}", parameter)
-
-        def forward(self, *inputs: Any) -> Any:
-            return kernel(*inputs, *(getattr(self, f"weight_{k}") for k in range(len(weights))))
-
-    return Kernel().eval()
-
-
-def _as_tensor(torch: Any, array: Array) -> Any:
-    """An array as a tensor; bfloat16, which torch takes from no array, by its bits."""
-    array = np.require(array, requirements=["C", "W"])
-    if array.dtype == as_dtype("bfloat16").numpy:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    try:
-        return torch.from_numpy(array)
-    except TypeError as error:
-        raise BackendError(f"torch has no tensors of {array.dtype}: {error}") from None
-
-
-def _as_array(torch: Any, tensor: Any) -> Array:
-    if tensor.dtype == torch.bfloat16:
-        bits: Array = tensor.view(torch.int16).numpy()
-        return bits.view(as_dtype("bfloat16").numpy)
-    array: Array = tensor.numpy()
-    return array

@@ -6,8 +6,10 @@ are from the documentation of SDK 2.32; nothing here was ever run on a machine w
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -18,19 +20,27 @@ from trnrt.errors import BackendError
 LNC_VARIABLE = "NEURON_LOGICAL_NC_CONFIG"
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 AWS_SIMULATOR = "NKI_SIMULATOR"  # nki/guides/nki_simulator.rst
+ARTIFACTS_VARIABLE = "NKI_ARTIFACTS_DIR"
+ROUTE_VARIABLE = "TRNRT_ROUTE"
+WORKER_VARIABLE = "TRNRT_NRTPY_PYTHON"
+UNSUPPORTED_VARIABLE = "TRNRT_ALLOW_UNSUPPORTED_DEVICE"
 DEFAULT_LNC = 1
 """The kernels run on one physical core. The runtime's own default is 2 on trn2."""
 
 AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "torch", "libneuronxla", "nrtpy")
-"""AWS's Python packages, torch, which they need, and nrtpy, which conflicts with them."""
+"""AWS's Python packages, torch, which some of them need, and nrtpy, which can't be beside nki."""
 
 OWN_PACKAGES = ("numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes")
 """The packages that trnrt needs without a device."""
 
 PREFIXES = ("NEURON_", "NEURONCORE_", "NKI_", "XLA_USE_BF16", "XLA_DOWNCAST_BF16")
-# Not all TRNRT_ variables: a report is sent to others, and a server's variables may hold secrets.
-OWN_SETTINGS = ("TRNRT_NKI", "TRNRT_CACHE", "TRNRT_CACHE_LIMIT")
+# Not all TRNRT_ variables: a report is sent to others, and a server's variables may hold secrets or paths.
+OWN_SETTINGS = (
+    *("TRNRT_NKI", "TRNRT_CACHE", "TRNRT_CACHE_LIMIT"),
+    *(ROUTE_VARIABLE, UNSUPPORTED_VARIABLE),
+)
 
+_SECONDS = 20.0
 ROOT = Path("/")
 """The file system's root; tests use another one."""
 
@@ -44,12 +54,22 @@ class Package:
     placeholder: bool = False
 
 
+@dataclass(frozen=True)
+class WorkerPython:
+    """The Python of a worker process: its version and packages, or the ``problem`` with it."""
+
+    version: str = ""
+    packages: Mapping[str, Package] = field(default_factory=dict)
+    problem: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """The facts that decide whether kernels can run on a machine's NeuronCores.
 
     ``instance``: EC2's type ("trn2.48xlarge"). ``lnc_file``: the setting in the machine's file; ``listed_lnc``: by
-    neuron-ls, if it was run. ``seam``: why kernels don't import AWS's nki, although it may be installed.
+    neuron-ls, if it was run. ``seam``: why kernels don't import AWS's nki, although it may be installed. ``worker``:
+    the Python that TRNRT_NRTPY_PYTHON names.
     """
 
     python: str
@@ -60,6 +80,7 @@ class Facts:
     lnc_file: str | None = None
     listed_lnc: int | None = None
     seam: str = ""
+    worker: WorkerPython | None = None
 
     @property
     def target(self) -> str | None:
@@ -79,6 +100,7 @@ def look_for_device(root: Path | None = None, environ: Mapping[str, str] | None 
         settings={n: value for n, value in sorted(environ.items()) if n.startswith(PREFIXES) or n in OWN_SETTINGS},
         lnc_file=_lnc_file(root / "opt/aws/neuron/logical_nc_config"),
         seam=_seam(environ),
+        worker=_worker(environ.get(WORKER_VARIABLE)),
     )
 
 
@@ -163,3 +185,29 @@ def _seam(environ: Mapping[str, str]) -> str:
         return ""
     asked = environ.get("TRNRT_NKI")
     return f"TRNRT_NKI={asked} is set" if asked else "its modules nki.language and nki.isa are missing"
+
+
+_ASK_WORKER = """
+import importlib.metadata as m, json, platform
+found = {}
+for name in ("nrtpy", "nki", "numpy"):
+    try:
+        found[name] = m.version(name)
+    except m.PackageNotFoundError:
+        pass
+print(json.dumps([platform.python_version(), found]))
+"""
+
+
+def _worker(python: str | None) -> WorkerPython | None:
+    """Ask the worker's Python for its packages; nothing of them is imported."""
+    if not python:
+        return None
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", _ASK_WORKER], capture_output=True, text=True, timeout=_SECONDS, check=True
+        )
+        version, packages = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return WorkerPython(problem=f"{WORKER_VARIABLE}={python}: {error}")
+    return WorkerPython(version, {name: Package(name, number) for name, number in packages.items()})

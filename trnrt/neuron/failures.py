@@ -67,6 +67,7 @@ STATUSES = {
     ),
 }
 _NUMBERED = re.compile(r"\bstatus=(\d{1,4}),? (?:error )?message=")
+_COMPILERS = re.compile(r"\bNCC_[A-Z]{4}\d{3}\b")
 _TAKEN = re.compile(r"Neuron ?Core\(s\) not available")
 # torch-neuronx's message for any reason; the reason is in the runtime's log (aws-neuron-sdk, issue 835).
 _NOT_STARTED = re.compile(r"Neuron Runtime could not be initialized")
@@ -100,6 +101,11 @@ def device_error(doing: str, error: BaseException) -> BackendError:
     if not status.device:  # a client that sends NaNs must not cost a server its model
         return BackendError(message, hint=status.remedy)
     return DeviceError(message, hint=status.remedy, usable=status.usable)
+
+
+def is_compilers(error: BaseException) -> bool:
+    """True for an error of AWS's compiler: by its class (nki 0.6's code), or by its code, as compiler/error-codes."""
+    return type(error).__name__ == "NCCError" or _COMPILERS.search(str(error)) is not None
 
 
 def compile_error(name: str, target: str, log: str, error: BaseException) -> TrnrtError:

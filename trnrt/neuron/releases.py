@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,6 @@ class Range:
     newer: str
     sources: tuple[str, ...]
     install: str = ""
-    needed: bool = True
     beyond: str = ""
 
     def state(self, version: str) -> str:
@@ -41,13 +41,34 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """The packages of a route: for ``compiling``, for ``running`` in trnrt's own process, and in the environment of its
+    ``worker``. ``sdk``: the release whose packages to install."""
+
+    name: str
+    sdk: str
+    python: Range
+    compiling: tuple[Range, ...]
+    running: tuple[Range, ...]
+    worker: tuple[Range, ...]
+
+    def packages(self, *, compiling: bool = True) -> tuple[Range, ...]:
+        """The packages of trnrt's own environment; for running alone without ``compiling``.
+
+        A route without a worker also compiles, or needs its compiler's versions, to run.
+        """
+        return () if self.worker and not compiling else (*self.compiling, *self.running)
+
+
+@dataclass(frozen=True)
 class Releases:
-    """The data file. ``driver_needs_runtime``: from this driver on, only this runtime or a later one starts."""
+    """The data file. ``packages``: those that every route's packages need in a range of versions.
+    ``driver_needs_runtime``: from this driver on, only this runtime or a later one starts."""
 
     sdk: str
     index: str
     driver_needs_runtime: tuple[str, str]
-    python: Range
+    routes: tuple[Needs, ...]
     packages: tuple[Range, ...]
     system: tuple[Range, ...]
     releases: dict[str, dict[str, str]]
@@ -60,11 +81,18 @@ class Releases:
             None,
         )
 
-    @property
-    def pip_command(self) -> str:
-        """The command that installs the Python packages: exact versions, so that pip can't take PyPI's placeholders."""
-        pins = " ".join(f"{p.name}=={p.install}" for p in self.packages if p.needed and p.install)
-        return f"pip install --extra-index-url {self.index} {pins}"
+    def route(self, name: str) -> Needs:
+        """The needs of a route."""
+        return next(needs for needs in self.routes if needs.name == name)
+
+    def pip_command(self, packages: Sequence[Range], program: str = "pip") -> str:
+        """The command that installs packages: exact versions, so that pip can't take PyPI's placeholders."""
+        pins = " ".join(f"{p.name}=={p.install}" for p in packages if p.install)
+        return f"{program} install --extra-index-url {self.index} {pins}"
+
+    def system_version(self, name: str, sdk: str) -> str:
+        """The version of a system package in a release."""
+        return self.releases[sdk][name]
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -81,12 +109,17 @@ def load_releases() -> Releases:
         data["sdk"],
         data["index"],
         (data["driver_needs_runtime"]["driver"], data["driver_needs_runtime"]["runtime"]),
-        _range({"name": "python", **data["python"]}),
+        tuple(_needs(row) for row in data["routes"]),
         tuple(_range(row) for row in data["packages"]),
         tuple(_range(row) for row in data["system"]),
         data["releases"],
         data["sources"],
     )
+
+
+def _needs(row: dict[str, Any]) -> Needs:
+    lists = {key: tuple(_range(package) for package in row[key]) for key in ("compiling", "running", "worker")}
+    return Needs(row["name"], row["sdk"], _range({"name": "python", **row["python"]}), **lists)
 
 
 def _range(row: dict[str, Any]) -> Range:

@@ -13,13 +13,23 @@ from functools import partial
 
 from trnrt.errors import BackendError
 from trnrt.neuron.cores import VISIBLE, parse_cores
-from trnrt.neuron.device import AWS_SIMULATOR, DEFAULT_LNC, LNC_VARIABLE, Facts, logical_config, look_for_device
-from trnrt.neuron.releases import Range, Releases, load_releases, numbers
-from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target, target_names
+from trnrt.neuron.device import (
+    ARTIFACTS_VARIABLE,
+    AWS_SIMULATOR,
+    DEFAULT_LNC,
+    LNC_VARIABLE,
+    UNSUPPORTED_VARIABLE,
+    Facts,
+    logical_config,
+    look_for_device,
+)
+from trnrt.neuron.findings import BAD, Finding
+from trnrt.neuron.frontend import FRONTEND_VARIABLE, frontend_for
+from trnrt.neuron.releases import Needs, Releases, load_releases
+from trnrt.neuron.routes import ROUTES
+from trnrt.neuron.routes.choosing import Use, choose_route, judge_package, judge_worker
+from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target, known_targets, target_names
 from trnrt.text import count_text
-
-STATES = ("ok", "warning", "missing", "wrong")
-BAD = ("missing", "wrong")
 
 Judge = Callable[[Facts, Releases], "Finding"]
 
@@ -27,45 +37,57 @@ _LNC_FLAG = re.compile(r"(?:--logical-nc-config|--?lnc)[= ]\s*(\d+)")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """The result of a rule. ``state``: one of STATES; ``mend``: a command or advice, or empty."""
-
-    name: str
-    state: str
-    found: str
-    expected: str = ""
-    mend: str = ""
-
-    @property
-    def text(self) -> str:
-        """The finding in one line."""
-        return f"{self.name}: {self.found}{f' (wanted: {self.expected})' if self.expected else ''}"
-
-
-@dataclass(frozen=True)
 class Asked:
     """The use of the device. ``target``, ``lnc``: None is the machine's own. ``running``: False for compiling only,
-    which needs no device."""
+    which needs no device. ``route``: None is the first that can be used; ``compiled``: only what was compiled before is
+    run. ``unsupported``: a device that NKI does not support is accepted."""
 
     target: str | None = None
     lnc: int | None = None
     running: bool = True
+    route: str | None = None
+    compiled: bool = False
+    unsupported: bool = False
+
+    @property
+    def use(self) -> Use:
+        """The use of the route."""
+        return Use(self.route, self.running, self.compiled)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The findings that keep this machine's NeuronCore from a use, and the route that is used if there are none."""
+
+    findings: list[Finding]
+    route: str
+    reason: str
+
+
+def examine_use(asked: Asked, facts: Facts | None = None) -> Verdict:
+    """Judge this machine."""
+    facts, releases = facts or look_for_device(), load_releases()
+    route = choose_route(facts, releases, asked.use)
+    judged = [judge(facts, releases) for judge in requirements(asked).values()]
+    return Verdict([finding for finding in judged if finding.state in BAD], route.name, route.reason)
 
 
 def findings(asked: Asked, facts: Facts | None = None) -> list[Finding]:
     """The findings that keep this machine's NeuronCore from this use."""
-    facts, releases = facts or look_for_device(), load_releases()
-    judged = [judge(facts, releases) for judge in requirements(asked).values()]
-    return [finding for finding in judged if finding.state in BAD]
+    return examine_use(asked, facts).findings
 
 
 def requirements(asked: Asked) -> dict[str, Judge]:
     """The rules by name, the most important first."""
-    packages = {wanted.name: partial(package, wanted=wanted) for wanted in load_releases().packages if wanted.needed}
+    names = dict.fromkeys(p.name for needs in load_releases().routes for p in needs.packages())
     return {
         "device": partial(device, asked=asked),
-        **packages,
-        "kernels": kernels,
+        "supported": partial(supported_device, asked=asked),
+        "route": partial(route, asked=asked),
+        **{name: partial(package, name=name, asked=asked) for name in names},
+        "nrtpy": partial(worker, asked=asked),
+        "kernels": partial(kernels, asked=asked),
+        "frontend": partial(frontend, asked=asked),
         "lnc": partial(lnc, asked=asked),
         "visible": partial(visible_cores, asked=asked),
     }
@@ -79,7 +101,7 @@ def device(facts: Facts, releases: Releases, asked: Asked) -> Finding:
     if not facts.devices:
         mend = f"launch a {DEFAULT_TARGET} instance: docs/neuron.md says how; without one, --backend simulator"
         if facts.target is not None:
-            mend = install_command(releases, "aws-neuronx-dkms")
+            mend = install_command(facts, releases, "aws-neuronx-dkms")
         return Finding("device", "missing", f"there is no /dev/neuron* ({what})", "/dev/neuron0", mend)
     if asked.target is not None and facts.target not in (None, asked.target):
         message = f"target {asked.target} was asked for, and this machine's device is {facts.target}"
@@ -92,31 +114,91 @@ def device(facts: Facts, releases: Releases, asked: Asked) -> Finding:
     return Finding("device", "ok", f"{count} ({facts.devices[0]} first) on {what}")
 
 
-def package(facts: Facts, releases: Releases, wanted: Range) -> Finding:
-    """A Python package is installed, is AWS's, and has a version that trnrt was written to."""
-    found = facts.packages.get(wanted.name)
-    mend = releases.pip_command if wanted.needed else f"pip install '{wanted.name}=={wanted.install}'"
-    if found is None:
-        return Finding(wanted.name, "missing", "not installed", wanted.text, mend)
-    if found.placeholder:
-        message = f"{found.version}, PyPI's empty placeholder"
-        return Finding(wanted.name, "wrong", message, wanted.text, f"pip uninstall -y {wanted.name} && {mend}")
-    state, message = wanted.state(found.version), found.version
-    if wanted.beyond and numbers(found.version) >= numbers(wanted.below):
-        message += f", {wanted.beyond}"
-    return Finding(wanted.name, state, message, wanted.text, "" if state == "ok" else mend)
+def supported_device(facts: Facts, releases: Releases, asked: Asked) -> Finding:
+    """NKI supports the device, or the user wants to run there all the same."""
+    target = None if not asked.running or not facts.devices else facts.target or asked.target
+    if target is None:
+        return Finding("supported", "ok", "no device to run on")
+    device = get_target(target).device
+    if device.nki_supported:
+        return Finding("supported", "ok", f"NKI supports {target}")
+    pages = f"For it: {'; '.join(device.nki_for)}. Against it: {'; '.join(device.nki_against)}"
+    stated = f"AWS does not state that NKI runs here ({device.nki_supported_source})"
+    message = f"{facts.instance or target}: {stated}. {pages}"
+    certain = ", ".join(known.name for known in known_targets() if known.device.nki_supported)
+    if asked.unsupported or facts.settings.get(UNSUPPORTED_VARIABLE) == "1":
+        return Finding("supported", "warning", message, certain, "run trnrt doctor --self-test before you rely on it")
+    mend = f"use a {DEFAULT_TARGET} instance, or add --allow-unsupported-device (or {UNSUPPORTED_VARIABLE}=1)"
+    return Finding("supported", "wrong", message, certain, mend)
 
 
-def kernels(facts: Facts, releases: Releases) -> Finding:
+def route(facts: Facts, releases: Releases, asked: Asked) -> Finding:
+    """One route to the device can be used; for each other one, what it lacks."""
+    chosen = choose_route(facts, releases, asked.use)
+    if chosen.unknown:
+        return Finding("route", "wrong", f"unknown route {chosen.unknown!r}", "", f"routes are {', '.join(ROUTES)}")
+    others = [
+        f"{name}: {', '.join(f'{lack.name} {lack.found}' for lack in lacks) or 'could be used, too'}"
+        for name, lacks in chosen.missing.items()
+        if name != chosen.name
+    ]
+    refused = [lack for lack in chosen.missing[chosen.name] if lack.name == "route"]
+    if refused:
+        return refused[0]
+    return Finding("route", "ok", f"{chosen.name} ({chosen.reason}). Others: {'; '.join(others)}")
+
+
+def package(facts: Facts, releases: Releases, name: str, asked: Asked) -> Finding:
+    """A Python package that the route needs is installed, is AWS's, and has a version that trnrt was written to."""
+    needs = _needs(facts, releases, asked)
+    found = facts.packages.get(name)
+    for wanted in needs.packages(compiling=not asked.compiled):
+        if wanted.name == name:
+            return judge_package(found, wanted, releases.pip_command(needs.packages()))
+    return Finding(
+        name, "ok", f"{found.version if found else 'not installed'}; the route {needs.name} does not need it"
+    )
+
+
+def worker(facts: Facts, releases: Releases, asked: Asked) -> Finding:
+    """The route neff has a Python with nrtpy."""
+    needs = _needs(facts, releases, asked)
+    if not needs.worker:
+        return Finding("nrtpy", "ok", f"the route {needs.name} needs no worker process")
+    return judge_worker(facts, releases) if asked.running else Finding("nrtpy", "ok", "compiling needs no worker")
+
+
+def kernels(facts: Facts, releases: Releases, asked: Asked) -> Finding:
     """Kernels import AWS's nki if it is installed, and it compiles them: it has a simulator of its own."""
+    needs = _needs(facts, releases, asked)
+    if asked.compiled and needs.worker:
+        return Finding("kernels", "ok", "are compiled already")
     if (value := facts.settings.get(AWS_SIMULATOR)) not in (None, "", "0"):
         message = f"{AWS_SIMULATOR}={value} is set: AWS's nki would simulate the kernels on the CPU"
         return Finding("kernels", "wrong", message, "unset", f"unset {AWS_SIMULATOR}")
+    if needs.worker:
+        return Finding("kernels", "ok", "are compiled in a process that gets AWS's nki")
+    if (value := facts.settings.get(ARTIFACTS_VARIABLE)) and needs.name != "trace":
+        message = f"{ARTIFACTS_VARIABLE}={value} is set: AWS's compiler wants an empty folder for each kernel"
+        return Finding("kernels", "wrong", message, "unset", f"unset {ARTIFACTS_VARIABLE}")
     if facts.seam and "nki" in facts.packages and not facts.packages["nki"].placeholder:
         message = f"AWS's nki is installed, but kernels don't get it: {facts.seam}"
-        mend = "unset TRNRT_NKI" if "TRNRT_NKI" in facts.seam else releases.pip_command
+        mend = "unset TRNRT_NKI"
+        if "TRNRT_NKI" not in facts.seam:
+            mend = releases.pip_command(needs.packages())
         return Finding("kernels", "wrong", message, "AWS's nki", mend)
     return Finding("kernels", "ok", "get the simulator's nki" if facts.seam else "get AWS's nki")
+
+
+def frontend(facts: Facts, releases: Releases, asked: Asked) -> Finding:
+    """NKI_COMPILER_FRONTEND has a value that the pages name for this nki; unset, the backend chooses one."""
+    nki = facts.packages.get("nki")
+    if nki is None or nki.placeholder:
+        return Finding("frontend", "ok", "no nki to set it for")
+    try:
+        return Finding("frontend", "ok", frontend_for(nki.version, facts.settings.get(FRONTEND_VARIABLE)).text)
+    except BackendError as error:
+        return Finding("frontend", "wrong", str(error), "", error.hint or "")
 
 
 def lnc(facts: Facts, releases: Releases, asked: Asked) -> Finding:
@@ -170,7 +252,12 @@ def _lnc_of_machine(facts: Facts, asked: Asked, variable: str | None) -> Finding
     return Finding("lnc", "ok", f"{source} {others}", str(DEFAULT_LNC))
 
 
-def install_command(releases: Releases, name: str) -> str:
-    """The command that installs a system package."""
-    wanted = next(package for package in releases.system if package.name == name)
-    return f"sudo apt-get install -y '{name}={wanted.install}*'"
+def _needs(facts: Facts, releases: Releases, asked: Asked) -> Needs:
+    """The needs of the route that is used."""
+    return releases.route(choose_route(facts, releases, asked.use).name)
+
+
+def install_command(facts: Facts, releases: Releases, name: str) -> str:
+    """The command that installs a system package, of the release that the route's packages are of."""
+    needs = _needs(facts, releases, Asked())
+    return f"sudo apt-get install -y '{name}={releases.system_version(name, needs.sdk)}*'"

@@ -15,6 +15,12 @@ REFERENCE: dict[str, Any] = json.loads(
 )
 
 
+ROUTES: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "data" / "neuron" / "routes.json").read_text(encoding="utf-8")
+)
+_RULES = {**REFERENCE["rules"], **ROUTES["rules"]}
+
+
 class NotDocumented(AssertionError):
     """Something was done that the reference does not allow. ``VIOLATIONS`` keeps it, should somebody catch it.
 
@@ -22,8 +28,10 @@ class NotDocumented(AssertionError):
     """
 
     def __init__(self, rule: str, message: str) -> None:
-        stated = REFERENCE["rules"][rule]
-        where = "{path}:{line}".format(**stated["source"]) if "source" in stated else "the fake's own"
+        stated = _RULES[rule]
+        source = stated.get("source", {"path": "the fake's own"})
+        where = f"{source['page']}, {source['version']}" if "page" in source else source["path"]
+        where += f":{source['line']}" if "line" in source else ""
         message = f"{message} ({stated['says']}; {where})"
         super().__init__(message)
         VIOLATIONS.append(message)

@@ -35,7 +35,7 @@ globals().update(DTYPES)
 
 
 class Tensor:
-    """An array on a device: "cpu", or "xla" while a module is traced."""
+    """An array on a device: "cpu"; "xla" while a module is traced; "neuron" with TorchNeuron."""
 
     def __init__(self, array: Array, dtype: DType, device: str = "cpu") -> None:
         self.array, self.dtype, self.device = array, dtype, device
@@ -48,6 +48,11 @@ class Tensor:
         if self.device != "cpu" or force:
             raise NotDocumented("array of a tensor", "a tensor on a device is no array")
         return self.array
+
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        if kwargs or args not in (("neuron",), ("cpu",)):
+            raise NotDocumented("device by its name", f"Tensor.to{args}{kwargs or ''}")
+        return Tensor(self.array, self.dtype, args[0])
 
     @documented("torch.Tensor.view", method=True)
     def view(self, dtype: DType) -> Tensor:

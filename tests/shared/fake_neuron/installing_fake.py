@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import tempfile
@@ -14,11 +15,13 @@ from types import ModuleType
 import pytest
 
 import trnrt.nki
-from fake_neuron import fake_torch, fake_torch_neuronx
+from fake_neuron import fake_nki, fake_torch, fake_torch_neuronx
 from fake_neuron.documented import REFERENCE, VIOLATIONS
 from fake_neuron.hardware import Hardware
 from trnrt.neuron import backend as neuron
 from trnrt.neuron import cores, device
+from trnrt.neuron.frontend import FRONTEND_VARIABLE
+from trnrt.nki.sim.kernel import intercept_calls
 
 _TORCH_NAMES = ("from_numpy", "nn", *fake_torch.DTYPES)
 _TORCH_NEURONX_NAMES = ("trace", "neuron_cores_context", "move_trace_to_device")
@@ -29,6 +32,10 @@ _SET = (
     neuron.TIMEOUT_VARIABLE,
     cores.VISIBLE,
     *neuron.DEBUG_SETTINGS,
+    FRONTEND_VARIABLE,
+    device.ROUTE_VARIABLE,
+    device.WORKER_VARIABLE,
+    device.UNSUPPORTED_VARIABLE,
 )
 
 TORCHES = ("fake torch", "torch")
@@ -68,7 +75,7 @@ def install(
 
     ``real_torch``: PyTorch is the one that is installed, and only torch_neuronx is a fake.
     """
-    for name in {*_SET, *(name for name in os.environ if name.startswith("NEURON_"))}:
+    for name in {*_SET, *(name for name in os.environ if name.startswith(("NEURON_", "NKI_")))}:
         patch.setenv(name, "")  # so that it is absent again afterwards, whatever is set in between
         patch.delenv(name)
     site = folder / "site"
@@ -91,6 +98,54 @@ def install(
         patch.setattr(fake_torch_neuronx.State, "tensors", fake_torch_neuronx.Scripts)
     patch.setitem(sys.modules, "torch_neuronx", torch_neuronx)
     _machine(patch, folder, hardware)
+
+
+ROUTE_VERSIONS = {
+    "jit": {"nki": "0.7.0", "neuronx-cc": "2.28.7631.0"},
+    "neff": {"nki": "0.7.0", "neuronx-cc": "2.28.7631.0"},
+    "torchneuron": {"nki": "0.7.0", "neuronx-cc": "2.28.7631.0", "torch-neuronx": "2.14.3.0", "torch": "2.14.0"},
+}
+"""The packages of SDK 2.33.0 that a route needs."""
+
+
+@contextmanager
+def a_route(
+    patch: pytest.MonkeyPatch, folder: Path, route: str, packages: dict[str, str] | None = None
+) -> Iterator[Hardware]:
+    """A trn2 instance with the packages of a route other than trace, by default those of SDK 2.33.0."""
+    packages = packages or ROUTE_VERSIONS[route]
+    patch.setenv("TRNRT_CACHE", str(folder / "cache"))
+    hardware = Hardware()
+    VIOLATIONS.clear()
+    install(patch, folder, hardware, packages)
+    for name in ("torch", "torch_neuronx"):
+        patch.delitem(sys.modules, name)
+    call = fake_nki.standalone(hardware, packages["nki"])
+    if route == "torchneuron":
+        torch = ModuleType("torch")
+        vars(torch).update({name: getattr(fake_torch, name) for name in ("from_numpy", *fake_torch.DTYPES)})
+        patch.setitem(sys.modules, "torch", torch)
+        patch.setitem(sys.modules, "torch_neuronx", fake_nki.torchneuron())
+        call = fake_nki.on_tensors(hardware, packages["nki"])
+    if route == "neff":
+        _install_package(patch, folder, packages["nki"], hardware)
+    with intercept_calls(call):
+        yield hardware
+    if hardware.faults.hanging is not None:
+        hardware.faults.hanging.set()
+    assert VIOLATIONS == []
+
+
+def _install_package(patch: pytest.MonkeyPatch, folder: Path, version: str, hardware: Hardware) -> None:
+    """A package nki for the process that compiles, and the machine that it sees."""
+    package = folder / "site" / "nki"
+    package.mkdir()
+    for name, text in fake_nki.SOURCES.items():
+        (package / f"{name}.py").write_text(text, encoding="utf-8")
+    machine = {"version": version, "target": hardware.target, "devices": 0, "compiling": hardware.faults.compiling}
+    file = folder / "machine.json"
+    file.write_text(json.dumps(machine), encoding="utf-8")
+    patch.setenv(fake_nki.MACHINE, str(file))
 
 
 def be_instance(patch: pytest.MonkeyPatch, root: Path, instance: str, devices: int) -> None:

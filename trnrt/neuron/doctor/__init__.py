@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trnrt.neuron.doctor.machine import Machine
+from trnrt.neuron.findings import BAD, STATES, Finding
 from trnrt.neuron.releases import Releases
-from trnrt.neuron.requirements import BAD, STATES, Finding
 
 __all__ = ["BAD", "STATES", "Diagnosis", "Finding", "Releases", "Rule", "diagnose"]
 

@@ -9,9 +9,11 @@ from trnrt.neuron.cores import AVOIDED_S
 from trnrt.neuron.device import OWN_PACKAGES, TARGET_VARIABLE
 from trnrt.neuron.doctor import Rule
 from trnrt.neuron.doctor.machine import Machine
-from trnrt.neuron.releases import Range, Releases, load_releases, numbers
-from trnrt.neuron.requirements import Asked, Finding, install_command, package, requirements
-from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target, known_targets
+from trnrt.neuron.findings import Finding
+from trnrt.neuron.releases import Needs, Range, Releases, load_releases, numbers
+from trnrt.neuron.requirements import Asked, install_command, requirements
+from trnrt.neuron.routes.choosing import Use, choose_route, judge_package
+from trnrt.nki.machine.targets import DEFAULT_TARGET, known_targets
 
 _CAST_FLAG = re.compile(r"--auto-cast[= ]\s*(?!none)(\S+)")
 
@@ -27,17 +29,19 @@ def simulator(machine: Machine, releases: Releases) -> Finding:
 
 def python(machine: Machine, releases: Releases) -> Finding:
     """Python has a version that AWS's packages are built for."""
-    state = releases.python.state(machine.python)
+    wanted = _needs(machine, releases).python
+    state = wanted.state(machine.python)
     mend = "" if state == "ok" else "make a venv with python3.12: python3.12 -m venv .venv"
-    return Finding("python", state, machine.python, releases.python.text, mend)
+    return Finding("python", state, machine.python, wanted.text, mend)
 
 
 def matching_versions(machine: Machine, releases: Releases) -> Finding:
     """NKI and the compiler are from one SDK release (torch-neuronx of 2.31 works with 2.32), and nrtpy is absent."""
     packages = machine.packages
+    install = releases.pip_command(_needs(machine, releases).packages())
     if "nrtpy" in packages and "nki" in packages:
         message = f"nki {packages['nki'].version} and nrtpy {packages['nrtpy'].version} claim the same names"
-        mend = f"pip uninstall -y nrtpy nki && {releases.pip_command}"
+        mend = f"pip uninstall -y nrtpy nki && {install}"
         return Finding("together", "wrong", message, "nki without nrtpy", mend)
     known = {}
     for name in ("nki", "neuronx-cc"):
@@ -48,16 +52,16 @@ def matching_versions(machine: Machine, releases: Releases) -> Finding:
     if len(known) < 2:
         return Finding("together", "ok", message or "nothing to compare", "one release")
     if len({sdk for _, sdk in known.values() if sdk}) > 1:
-        return Finding("together", "wrong", message, "one release", releases.pip_command)
+        return Finding("together", "wrong", message, "one release", install)
     if any(sdk is None for _, sdk in known.values()):
-        return Finding("together", "warning", message, f"SDK {releases.sdk}", releases.pip_command)
+        return Finding("together", "warning", message, f"SDK {releases.sdk}", install)
     return Finding("together", "ok", message, "one release")
 
 
 def system_package(machine: Machine, releases: Releases, wanted: Range) -> Finding:
     """The driver, the runtime or the tools are installed by the machine's package manager."""
     found = machine.system.get(wanted.name)
-    mend = install_command(releases, wanted.name)
+    mend = install_command(machine, releases, wanted.name)
     if found is None:
         return Finding(wanted.name, "missing", "not installed, or not by apt or dnf", wanted.text, mend)
     if wanted.state(found) == "ok":
@@ -72,7 +76,7 @@ def system_package(machine: Machine, releases: Releases, wanted: Range) -> Findi
 
 def driver(machine: Machine, releases: Releases) -> Finding:
     """The loaded driver is the installed one, and neither older than the runtime's release nor too new for it."""
-    install = install_command(releases, "aws-neuronx-dkms")
+    install = install_command(machine, releases, "aws-neuronx-dkms")
     if machine.driver is None and machine.devices:
         message = "the devices are here, but /sys/module/neuron/version is not"
         return Finding("driver", "warning", message, "its version")
@@ -92,31 +96,18 @@ def driver(machine: Machine, releases: Releases) -> Finding:
     since, least = releases.driver_needs_runtime
     if runtime and numbers(machine.driver) >= numbers(since) and numbers(runtime) < numbers(least):
         message = f"{machine.driver}, and the runtime {runtime}, which does not start with a driver from {since} on"
-        mend = install_command(releases, "aws-neuronx-runtime-lib")
+        mend = install_command(machine, releases, "aws-neuronx-runtime-lib")
         return Finding("driver", "wrong", message, f"a runtime >={least}", mend)
     return Finding("driver", "ok", machine.driver)
 
 
 def instance(machine: Machine, releases: Releases) -> Finding:
-    """NKI 0.6 supports the device; for some devices the SDK's own pages disagree."""
-    if not machine.devices:
-        return Finding("instance", "ok", machine.instance or "unknown")
-    if machine.target is None:
+    """The instance type tells the target."""
+    if machine.devices and machine.target is None:
         message = f"{machine.instance or 'unknown'}: its target is unknown"
-        return Finding("instance", "warning", message, _certain_targets(), f"say --target {DEFAULT_TARGET}")
-    device = get_target(machine.target).device
-    if device.nki_against:
-        pages = f"for it: {'; '.join(device.nki_for)}. Against it: {'; '.join(device.nki_against)}"
-        version = next(package.at_least for package in releases.packages if package.name == "nki")
-        message = f"{machine.instance}: the SDK's pages contradict each other on NKI {version} here. {pages}"
-        mend = f"run trnrt doctor --self-test, or use a {DEFAULT_TARGET} instance"
-        return Finding("instance", "warning", message, _certain_targets(), mend)
-    return Finding("instance", "ok", f"{machine.instance}, target {machine.target}")
-
-
-def _certain_targets() -> str:
-    """The targets that NKI supports, by all pages of the SDK."""
-    return ", ".join(target.name for target in known_targets() if not target.device.nki_against)
+        return Finding("instance", "warning", message, "", f"say --target {DEFAULT_TARGET}")
+    suffix = f", target {machine.target}" if machine.devices else ""
+    return Finding("instance", "ok", f"{machine.instance or 'unknown'}{suffix}")
 
 
 def cores(machine: Machine, releases: Releases) -> Finding:
@@ -127,7 +118,7 @@ def cores(machine: Machine, releases: Releases) -> Finding:
         message = f"{machine.neuron_ls} --json-output lists nothing; from SDK 2.34 on it has another format"
         return Finding("cores", "warning", message, "the devices' cores", "run neuron-ls yourself")
     if not machine.listed:
-        mend = install_command(releases, "aws-neuronx-tools")
+        mend = install_command(machine, releases, "aws-neuronx-tools")
         return Finding("cores", "warning", "neuron-ls is missing", "the devices' cores", mend)
     total = sum(listed.cores for listed in machine.listed)
     leased = f"; leased by trnrt: {', '.join(map(str, machine.leased))} (physical)" if machine.leased else ""
@@ -202,21 +193,29 @@ def table(asked: Asked | None = None) -> tuple[Rule, ...]:
     """
     releases = load_releases()
     rows = {name: Rule(name, ("neuron",), judge) for name, judge in requirements(asked or Asked()).items()}
-    packages = [
-        rows.pop(p.name) if p.needed else Rule(p.name, (), partial(package, wanted=p)) for p in releases.packages
-    ]
+    first = ("device", "supported", "route")
     return (
         Rule("simulator", ("simulator", "neuron"), simulator),
         Rule("cache", ("simulator", "neuron"), cache),
-        rows.pop("device"),
+        *(rows.pop(name) for name in first),
         Rule("instance", (), instance),
         Rule("driver", (), driver),
         *(Rule(p.name, (), partial(system_package, wanted=p)) for p in releases.system),
         Rule("python", (), python),
-        *packages,
+        *(Rule(p.name, (), partial(common_package, wanted=p)) for p in releases.packages),
         Rule("together", (), matching_versions),
         *rows.values(),
         Rule("target", (), target_override),
         Rule("settings", (), settings),
         Rule("cores", (), cores),
     )
+
+
+def common_package(machine: Machine, releases: Releases, wanted: Range) -> Finding:
+    """A package that every route needs in a range of versions."""
+    return judge_package(machine.packages.get(wanted.name), wanted, f"pip install '{wanted.name}=={wanted.install}'")
+
+
+def _needs(machine: Machine, releases: Releases) -> Needs:
+    """The needs of the route that would be used."""
+    return releases.route(choose_route(machine, releases, Use()).name)
