@@ -38,7 +38,7 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
 
     Raises BackendError if there is no device, except with ``--backend simulator``.
     """
-    from trnrt.neuron.selftest.cases import CASES
+    from trnrt.neuron.selftest.table import CASES
     from trnrt.neuron.selftest.suite import run_suite
     from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
     from trnrt.report.selftest import selftest_document, selftest_parts

@@ -91,7 +91,7 @@ def check_target(name: str | None) -> str | None:
 def check_cases(names: list[str] | None) -> list[str] | None:
     """The names as given; OptionError if the self-test has no such case."""
     if names:
-        from trnrt.neuron.selftest.cases import CASES
+        from trnrt.neuron.selftest.table import CASES
 
         if unknown := [name for name in names if name not in CASES]:
             raise OptionError(f"the self-test has no case {unknown[0]!r}", hint=f"cases are {', '.join(CASES)}")

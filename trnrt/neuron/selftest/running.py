@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +70,7 @@ def _figures(found: Range | None) -> tuple[float | None, float | None, float | N
 
 
 def _run_direct(case: Direct, backend: str, target: str) -> Result:
-    module, _, name = case.body.rpartition(".")
-    home = import_module(f"trnrt.kernels.{module}" if module else "trnrt.neuron.selftest.bodies")
-    kernel, arrays = getattr(home, name), case.arrays()
+    kernel, arrays = case.find_kernel(), case.arrays()
     predicted, call = None, _on_device(kernel, target)
     if backend == "simulator":
         from trnrt.nki import profile, simulate

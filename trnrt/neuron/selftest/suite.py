@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from trnrt.neuron.selftest.cases import CASES
+from trnrt.neuron.selftest.table import CASES
 from trnrt.nki.machine.targets import get_target, portable_name
 
 LIMIT_S = {"simulator": 120.0, "neuron": 900.0}

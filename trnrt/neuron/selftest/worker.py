@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from trnrt.cache import write_whole
-from trnrt.neuron.selftest.cases import CASES, Array
+from trnrt.neuron.selftest.cases import Array
+from trnrt.neuron.selftest.table import CASES
 from trnrt.neuron.selftest.running import run_case
 
 DETAIL = 4000
