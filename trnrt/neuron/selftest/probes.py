@@ -9,6 +9,8 @@ from trnrt.nki import nisa, nki, nl
 
 WAYS = ("hardware", "software", "static")
 """Where a transfer's descriptors come from."""
+TILES_BYTES = 131072
+"""The bytes of a partition for tiles that loads go to in turn."""
 
 
 @nki.jit
@@ -101,7 +103,7 @@ def repeat_activations(x: nl.NkiTensor, repeats: int, columns: int, functions: i
 
 @nki.jit
 def take_turns(x: nl.NkiTensor, repeats: int, on_gpsimd: bool = False) -> nl.NkiTensor:
-    """Halvings by the vector (or the gpsimd) engine and doublings by the scalar engine, each of the one before.
+    """Doublings by the vector (or the gpsimd) engine and halvings by the scalar engine, each of the one before.
 
     x: HBM (128, N)
 
@@ -112,8 +114,8 @@ def take_turns(x: nl.NkiTensor, repeats: int, on_gpsimd: bool = False) -> nl.Nki
     nisa.dma_copy(dst=x_sb, src=x)
     engine = nisa.engine.gpsimd if on_gpsimd else nisa.engine.vector
     for _ in range(repeats):
-        nisa.tensor_scalar(dst=x_sb, data=x_sb, op0=nl.multiply, operand0=0.5, engine=engine)
-        nisa.activation(dst=x_sb, op=nl.copy, data=x_sb, scale=2.0)
+        nisa.tensor_tensor(dst=x_sb, data1=x_sb, data2=x_sb, op=nl.add, engine=engine)
+        nisa.activation(dst=x_sb, op=nl.copy, data=x_sb, scale=0.5)
     nisa.dma_copy(dst=dst, src=x_sb)
     return dst
 
@@ -143,15 +145,16 @@ def bounce(x: nl.NkiTensor, repeats: int, way: str) -> nl.NkiTensor:
 
 @nki.jit
 def repeat_loads(x: nl.NkiTensor, repeats: int, way: str, rows: int, step: int = 1) -> nl.NkiTensor:
-    """Loads of the same part of x into tiles of their own: the rate of transfers.
+    """Loads of the same part of x into as many tiles as fit, in turn: the rate of transfers.
 
-    x: HBM (128, N); rows: of x; way: one of WAYS; step: only every step-th element, so that each has a descriptor
+    x: HBM (128, N) float32; rows: of x; way: one of WAYS; step: only every step-th element, so that each has a descriptor
 
     numpy: x[:, ::step] with zeros from row ``rows`` on
     """
     columns = x.shape[1] // step
+    tiles = min(repeats, TILES_BYTES // (4 * columns))
     dst = nl.ndarray((128, columns), dtype=x.dtype, buffer=nl.shared_hbm)
-    x_sb = nl.ndarray((128, repeats, columns), dtype=x.dtype, buffer=nl.sbuf)
+    x_sb = nl.ndarray((128, tiles, columns), dtype=x.dtype, buffer=nl.sbuf)
     mode = nisa.dge_mode.none
     if way == "hardware":
         mode = nisa.dge_mode.hwdge
@@ -160,9 +163,10 @@ def repeat_loads(x: nl.NkiTensor, repeats: int, way: str, rows: int, step: int =
     part = x[0:rows, :]
     if step > 1:
         part = x.reshape((128, columns, step))[0:rows, :, 0]
+    last = (repeats - 1) % tiles
     if rows < 128:
-        nisa.memset(dst=x_sb[:, repeats - 1, :], value=0.0)
+        nisa.memset(dst=x_sb[:, last, :], value=0.0)
     for i in range(repeats):
-        nisa.dma_copy(dst=x_sb[0:rows, i, :], src=part, dge_mode=mode)
-    nisa.dma_copy(dst=dst, src=x_sb[:, repeats - 1, :])
+        nisa.dma_copy(dst=x_sb[0:rows, i % tiles, :], src=part, dge_mode=mode)
+    nisa.dma_copy(dst=dst, src=x_sb[:, last, :])
     return dst

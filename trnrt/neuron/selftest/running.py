@@ -15,7 +15,7 @@ from trnrt.neuron.selftest.cases import Array, Case, Direct, Sample, Small
 if TYPE_CHECKING:
     from trnrt.nki.machine.timing import Range
 
-RUNS, SECONDS = 50, 1.0
+RUNS, SECONDS = 200, 1.0
 """A case is timed for this many runs or seconds, whichever ends first."""
 
 
