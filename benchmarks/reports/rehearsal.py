@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-import numpy as np
-
-from trnrt.calibration.learning import Observation, Predictions
-from trnrt.neuron.selftest.running import RUNS, distribution
+from trnrt.calibration.learning import Predictions
+from trnrt.calibration.reports import program_of
 from trnrt.neuron.selftest.table import PROBED
-from trnrt.calibration.reports import observed, program_of
 from trnrt.nki.machine.targets import get_target
 
 NOISE = 0.02
@@ -33,5 +30,6 @@ def probes(target: str) -> list[str]:
     return [case.name for case in PROBED if case.since <= get_target(target).generation]
 
 
-def measure(target: str, changes: Mapping[str, float], seed: int, names: list[str] | None = None) -> list[dict[str, object]]:
-    ...
+def measure(
+    target: str, changes: Mapping[str, float], seed: int, names: list[str] | None = None
+) -> list[dict[str, object]]: ...

@@ -18,8 +18,9 @@ from commanding import trnrt
 from fake_neuron.installing_fake import versions
 
 from trnrt.neuron.selftest import running, suite, worker
-from trnrt.neuron.selftest.cases import CASES, DIRECT, HERE, SAMPLES, SMALL, Direct, Small
+from trnrt.neuron.selftest.cases import DIRECT, HERE, SAMPLES, SMALL, Direct, Small
 from trnrt.neuron.selftest.suite import Outcome, Suite, Worker, environment, run_suite
+from trnrt.neuron.selftest.table import CASES, PROBED
 from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.report.console import render
 from trnrt.report.selftest import selftest_document, selftest_parts
@@ -76,7 +77,7 @@ def test_every_case_passes_on_other_targets(target: str) -> None:
 
 
 def test_the_table() -> None:
-    assert len(CASES) == len(SMALL) + len(DIRECT) + len(SAMPLES)
+    assert len(CASES) == len(SMALL) + len(DIRECT) + len(PROBED) + len(SAMPLES)
     assert {sample.file for sample in SAMPLES} == {"digits_ffnn.onnx", "digits_cnn.onnx"}
     assert {case.dtype for case in SMALL} >= {"float32", "bfloat16", "float16"}
     generations = {get_target(name).generation for name in target_names()}

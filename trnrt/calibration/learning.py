@@ -27,7 +27,7 @@ from trnrt.nki.machine.timing import compiled_issues, retimed_us
 from trnrt.nki.machine.timing.issues import ENGINES, Issues
 
 Clock = Literal["host", "device"]
-Vector = NDArray[np.float64]
+Vector = NDArray[np.floating[Any]]
 
 PRIOR = 0.3
 """Standard deviation of a number's logarithm before any measurement: published numbers were off by that much."""
@@ -67,6 +67,7 @@ NAMES = (
     *(f"dma.{name}" for name in ("load_skew_ns", "store_skew_ns", "transpose_share")),
 )
 """The numbers that may be learned: those of the hardware. What the compiler chooses is none of them."""
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -147,18 +148,18 @@ class Predictions:
     timing: Timing
     program: Callable[[str], Program]
     _issues: dict[str, Issues] = field(default_factory=dict)
-    _known: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    _known: dict[tuple[str, tuple[tuple[str, float], ...]], float] = field(default_factory=dict)
     _moved_by: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def us(self, case: str, values: dict[str, float]) -> float:
         """Microseconds with these values of numbers; the others are the target's own."""
-        key = (case, *((name, value) for name, value in sorted(values.items()) if self.depends(case, name)))
-        found = self._known.get(key)
+        mine = tuple((name, value) for name, value in sorted(values.items()) if self.depends(case, name))
+        found = self._known.get((case, mine))
         if found is None:
             timing = self.timing
-            for name, value in key[1:]:
+            for name, value in mine:
                 timing = with_value(timing, name, value)
-            found = self._known[key] = retimed_us(self._compiled(case), timing)
+            found = self._known[case, mine] = retimed_us(self._compiled(case), timing)
         return found
 
     def depends(self, case: str, name: str) -> bool:
@@ -185,8 +186,10 @@ def _tried(issues: Issues, name: str) -> tuple[float, ...]:
     return () if foreign or idle else (0.5, 1.0, 2.0)
 
 
-def learn(observations: Sequence[Observation], predictions: Predictions, tell: Callable[[], None] = lambda: None) -> Learned:
-    """Fit all numbers that the target has to the observations. ``tell`` is called after each round of at most ROUNDS."""
+def learn(
+    observations: Sequence[Observation], predictions: Predictions, tell: Callable[[], None] = lambda: None
+) -> Learned:
+    """Fit all numbers of the target to the observations. ``tell`` is called after each round, ROUNDS times at most."""
     names = [name for name in NAMES if attrgetter(name)(predictions.timing) > 0]
     own = np.array([float(attrgetter(name)(predictions.timing)) for name in names])
     measured = np.array([one.us for one in observations])

@@ -147,7 +147,7 @@ def bounce(x: nl.NkiTensor, repeats: int, way: str) -> nl.NkiTensor:
 def repeat_loads(x: nl.NkiTensor, repeats: int, way: str, rows: int, step: int = 1) -> nl.NkiTensor:
     """Loads of the same part of x into as many tiles as fit, in turn: the rate of transfers.
 
-    x: HBM (128, N) float32; rows: of x; way: one of WAYS; step: only every step-th element, so that each has a descriptor
+    x: HBM (128, N) float32; rows: of x; way: one of WAYS; step: only every step-th element, each with a descriptor
 
     numpy: x[:, ::step] with zeros from row ``rows`` on
     """

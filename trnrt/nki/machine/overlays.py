@@ -7,6 +7,7 @@ target then has these numbers, under the same name.
 from __future__ import annotations
 
 import hashlib
+import json
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ _RATES = ("gbps", "ghz", "share")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredNumber:
-    """A number of ``Timing`` ("dma.packet_ns"): its fitted value, its 95 % interval, and what the target's file says."""
+    """A number of ``Timing`` ("dma.packet_ns"): its fitted value, its 95 % interval, and that of the target's file."""
 
     name: str
     value: float
@@ -105,16 +106,18 @@ def overlay_text(overlay: Overlay) -> str:
     """The file of an overlay."""
     lines = [
         "# Timing numbers that `trnrt calibrate` fitted to self-test reports. Use it with --timing FILE.",
-        f'like = "{overlay.like}"',
-        f'made = "{overlay.made}"',
-        f'trnrt = "{overlay.trnrt}"',
+        *(f"{key} = {_quoted(getattr(overlay, key))}" for key in ("like", "made", "trnrt")),
         f"error_before = {overlay.error_before:.4f}  # median over the reports' cases, with the target's own numbers",
         f"error_after = {overlay.error_after:.4f}   # with these",
     ]
     for report in overlay.reports:
-        lines += ["", "[[reports]]", *(f'{key} = "{getattr(report, key)}"' for key in ("digest", "made", "versions"))]
+        lines += [
+            "",
+            "[[reports]]",
+            *(f"{key} = {_quoted(getattr(report, key))}" for key in ("digest", "made", "versions")),
+        ]
     for number in overlay.numbers:
-        lines += ["", "[[numbers]]", f'name = "{number.name}"']
+        lines += ["", "[[numbers]]", f"name = {_quoted(number.name)}"]
         lines += [f"{key} = {getattr(number, key):.6g}" for key in ("value", "low", "high", "before")]
     return "\n".join(lines) + "\n"
 
@@ -122,6 +125,11 @@ def overlay_text(overlay: Overlay) -> str:
 def _without(one: Uncertain, names: Iterable[str]) -> Uncertain:
     least, most = (tuple(pair for pair in side if pair[0] not in names) for side in (one.least, one.most))
     return replace(one, least=least, most=most)
+
+
+def _quoted(text: str) -> str:
+    """A text of ASCII characters as TOML's string."""
+    return json.dumps(text.encode("ascii", "replace").decode())
 
 
 def _is_rate(name: str) -> bool:

@@ -175,6 +175,7 @@ def get_target(name: str | os.PathLike[str]) -> Target:
 
 
 def _find_target(text: str) -> Target:
+    """The target with its own numbers."""
     if text.endswith(_SUFFIX) or os.sep in text:
         return _read_given(Path(text))
     if text in target_names():
