@@ -42,11 +42,15 @@ MODEL_ERROR = 0.003
 TWO_SIDED = 1.96
 STEP = 0.02
 ROUNDS = 12
+LONGEST = 4
+"""How often the sensitivities are made, at most: usually twice."""
 AGAIN = 0.1
 """The sensitivities are made again after a number's logarithm moved by this much."""
 _LARGEST_MOVE = 0.3
 _HUBER = 2.0
 _CONVERGED = 1e-3
+REWEIGHTED = 5
+"""How often a round weighs its residuals again."""
 
 NAMES = (
     "benchmark_ns",
@@ -189,29 +193,35 @@ def _tried(issues: Issues, name: str) -> tuple[float, ...]:
 def learn(
     observations: Sequence[Observation], predictions: Predictions, tell: Callable[[], None] = lambda: None
 ) -> Learned:
-    """Fit all numbers of the target to the observations. ``tell`` is called after each round, ROUNDS times at most."""
+    """Fit all numbers of the target to the observations. ``tell`` is called after each case's sensitivities."""
     names = [name for name in NAMES if attrgetter(name)(predictions.timing) > 0]
     own = np.array([float(attrgetter(name)(predictions.timing)) for name in names])
     measured = np.array([one.us for one in observations])
     hosts, columns = _host_columns(observations)
-    moved, host = np.zeros(len(names)), np.zeros(columns.shape[1])
-    precision, scale, weights = np.eye(0), 1.0, np.ones(len(measured))
-    sensitivity, made_at = np.zeros((len(measured), len(names))), np.full(len(names), np.inf)
+    moved: Vector = np.zeros(len(names))
+    host: Vector = np.zeros(columns.shape[1])
+    weights: Vector = np.ones(len(measured))
+    precision: Vector = np.eye(0)
+    scale = 1.0
+    sensitivity: Vector = np.zeros((len(measured), len(names)))
+    made_at: Vector = np.full(len(names), np.inf)
+    errors_us, made = np.array([one.error_us for one in observations]), 0
     for turn in range(ROUNDS):
         values = own * np.exp(moved)
-        predicted = np.array([predictions.us(one.case, _named(names, values)) for one in observations])
-        if float(np.abs(moved - made_at).max(initial=0.0)) > AGAIN:
-            sensitivity, made_at = _sensitivities(observations, predictions, _named(names, values), predicted), moved
+        predicted: Vector = np.array([predictions.us(one.case, _named(names, values)) for one in observations])
+        if float(np.abs(moved - made_at).max(initial=0.0)) > AGAIN and made < LONGEST:
+            made += 1
+            sensitivity = _sensitivities(observations, predictions, _named(names, values), predicted, tell)
+            made_at = moved
         matrix = np.hstack([sensitivity, columns])
-        errors = np.hypot([one.error_us for one in observations], MODEL_ERROR * predicted)
+        errors = np.hypot(errors_us, MODEL_ERROR * predicted)
         target = measured - predicted + sensitivity @ moved
-        for _ in range(5):
+        for _ in range(REWEIGHTED):
             precision, solved, scale = _solve(matrix / errors[:, None], target / errors, weights, len(names))
             rest = np.abs(target - matrix @ solved) / (errors * scale)
             weights = np.minimum(1.0, _HUBER / np.maximum(rest, 1e-9))
         step = np.clip(solved[: len(names)] - moved, -_LARGEST_MOVE, _LARGEST_MOVE)
         moved, host = moved + step, solved[len(names) :]
-        tell()
         if turn and float(np.abs(step).max(initial=0.0)) < _CONVERGED:
             break
     halves = TWO_SIDED * np.sqrt(np.diag(np.linalg.inv(precision)))[: len(names)]
@@ -239,7 +249,11 @@ def _host_columns(observations: Sequence[Observation]) -> tuple[list[int], Vecto
 
 
 def _sensitivities(
-    observations: Sequence[Observation], predictions: Predictions, now: dict[str, float], predicted: Vector
+    observations: Sequence[Observation],
+    predictions: Predictions,
+    now: dict[str, float],
+    predicted: Vector,
+    tell: Callable[[], None],
 ) -> Vector:
     """The derivatives of the predicted microseconds of each observation by the logarithm of each number."""
     sensitivity = np.zeros((len(observations), len(now)))
@@ -248,6 +262,7 @@ def _sensitivities(
             if predictions.depends(one.case, name):
                 more = predictions.us(one.case, now | {name: value * math.exp(STEP)})
                 sensitivity[row, column] = (more - predicted[row]) / STEP
+        tell()
     return sensitivity
 
 

@@ -32,7 +32,9 @@ from trnrt.commands.options import (
     SimulatedTargetFlag,
     Stage,
     TargetFlag,
+    TimingFlag,
     check_finite,
+    check_timing_target,
     flag,
     read_numbers,
     read_percent,
@@ -274,6 +276,7 @@ class Planning:
 
     dtype: DType = flag("Planning", "--dtype", default=DType.FLOAT32, help="The dtype of weights and activations.")
     target: TargetFlag = None
+    timing: TimingFlag = None
     fallback: Fallback = flag(
         "Planning",
         "--fallback",
@@ -286,6 +289,10 @@ class Planning:
         metavar="[NAME=]3x224x224",
         help="The sizes that an input leaves open, with or without the batch; repeatable.",
     )
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of another target."""
+        check_timing_target(self.timing, self.target)
 
     @property
     def fallback_name(self) -> str | None:
