@@ -19,10 +19,12 @@ from trnrt import __version__
 from trnrt.calibration.learning import Predictions
 from trnrt.calibration.reports import program_of
 from trnrt.neuron.selftest.cases import DIRECT, Direct
+from trnrt.neuron.selftest.describing import time_by_place
 from trnrt.neuron.selftest.running import RUNS, distribution
 from trnrt.neuron.selftest.suite import Outcome, Suite
 from trnrt.neuron.selftest.table import CASES, PROBED
 from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.timing import schedule_freely
 from trnrt.report.selftest import selftest_document
 
 NOISE = 0.02
@@ -37,6 +39,9 @@ class Host:
     us_per_mb: float = 90.0
 
 
+HOST = Host()
+
+
 @cache
 def predictions(target: str) -> Predictions:
     """The predictions of the self-test's kernels; kept, as rehearsals share most of them."""
@@ -44,7 +49,7 @@ def predictions(target: str) -> Predictions:
 
 
 def made_up_report(
-    target: str, changes: Mapping[str, float], seed: int, host: Host | None = Host(), noise: float = NOISE
+    target: str, changes: Mapping[str, float], seed: int, host: Host | None = HOST, noise: float = NOISE
 ) -> dict[str, Any]:
     """A report of a device whose numbers are the target's, with some ``changes`` (factors by name).
 
@@ -61,10 +66,21 @@ def made_up_report(
         us = model.us(case.name, values) + (host.us + host.us_per_mb * moved / 1e6 if host else 0.0)
         runs = us * (1 + noise * random.standard_normal(RUNS)) * np.where(random.random(RUNS) * OUTLIERS < 1, 2, 1)
         own_us = model.us(case.name, {})
-        simulated = {"predicted_us": own_us, "low_us": own_us, "high_us": own_us, "moved_bytes": moved, "path_us": {}}
+        simulated = {
+            "predicted_us": own_us,
+            "low_us": own_us,
+            "high_us": own_us,
+            "moved_bytes": moved,
+            "path_us": _path_us(case.name, target),
+        }
         document = {"state": "passed", "wall_us": distribution(runs.tolist()), "clock": "host" if host else "device"}
         suite.outcomes.append(Outcome(case.name, document, {"state": "passed", **simulated}, 0.0))
     return selftest_document(suite, {}, "", version=__version__)
+
+
+@cache
+def _path_us(name: str, target: str) -> dict[str, float]:
+    return time_by_place(schedule_freely(program_of(name, target)))
 
 
 @cache

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.nki.machine.overlays import is_rate
 from trnrt.nki.machine.pace import Timing, with_value
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing import compiled_issues, retimed_us
@@ -154,6 +155,7 @@ class Predictions:
     _issues: dict[str, Issues] = field(default_factory=dict)
     _known: dict[tuple[str, tuple[tuple[str, float], ...]], float] = field(default_factory=dict)
     _moved_by: dict[tuple[str, str], bool] = field(default_factory=dict)
+    _own: dict[str, float] = field(default_factory=dict)
 
     def us(self, case: str, values: dict[str, float]) -> float:
         """Microseconds with these values of numbers; the others are the target's own."""
@@ -167,13 +169,17 @@ class Predictions:
         return found
 
     def depends(self, case: str, name: str) -> bool:
-        """Whether a case takes another time if a number is twice or half as large."""
+        """Whether a case takes another time if a number makes the hardware twice as slow."""
         known = self._moved_by.get((case, name))
         if known is None:
-            issues, own = self._compiled(case), attrgetter(name)(self.timing)
-            times = {retimed_us(issues, with_value(self.timing, name, own * by)) for by in _tried(issues, name)}
-            known = self._moved_by[case, name] = len(times) > 1
+            known = self._moved_by[case, name] = _is_used(self._compiled(case), name) and self._is_moved(case, name)
         return known
+
+    def _is_moved(self, case: str, name: str) -> bool:
+        if case not in self._own:
+            self._own[case] = retimed_us(self._compiled(case), self.timing)
+        slower = attrgetter(name)(self.timing) * (0.5 if is_rate(name) else 2.0)
+        return retimed_us(self._compiled(case), with_value(self.timing, name, slower)) != self._own[case]
 
     def _compiled(self, case: str) -> Issues:
         if case not in self._issues:
@@ -181,13 +187,13 @@ class Predictions:
         return self._issues[case]
 
 
-def _tried(issues: Issues, name: str) -> tuple[float, ...]:
-    """The factors to try; none for a number of an engine or of descriptors that the program does not use."""
+def _is_used(issues: Issues, name: str) -> bool:
+    """False for a number of an engine or of descriptors that the program does not use."""
     part, _, last = name.partition(".")
     modes = {facts.start.mode for facts in issues.facts if facts.start is not None}
     foreign = any(way in last and way not in modes for way in ("hardware", "software", "static"))
     idle = part in ENGINES and part not in {stream.engine for stream in issues.streams}
-    return () if foreign or idle else (0.5, 1.0, 2.0)
+    return not foreign and not idle
 
 
 def learn(
@@ -286,9 +292,9 @@ def _solve(matrix: Vector, target: Vector, weights: Vector, free: int) -> tuple[
 
 
 def _number(timing: Timing, name: str, before: float, value: float, half: float, moves: bool) -> Number:
-    ends = [before, *(float(end) for end in _published_ends(timing, name))]
+    ends = [float(before), *(float(end) for end in _published_ends(timing, name))]
     if len(ends) == 1:
-        ends = [before * (1 - UNPUBLISHED), before * (1 + UNPUBLISHED)]
+        ends = [ends[0] * (1 - UNPUBLISHED), ends[0] * (1 + UNPUBLISHED)]
     return Number(name, float(before), float(value), float(half), min(ends), max(ends), bool(moves))
 
 

@@ -59,8 +59,12 @@ class Report:
 
 def read_report(path: Path) -> Report:
     """The report in a file. OptionError if it is none; ReportError if no device was measured."""
-    document, digest = _read_document(path)
-    shown = quote(str(path))
+    return report_of(*_read_document(path), str(path))
+
+
+def report_of(document: dict[str, Any], digest: str, file: str) -> Report:
+    """The same for a document; ``file`` is its name in errors."""
+    shown = quote(file)
     if document.get("kind") != "self-test" or not isinstance(document.get("cases"), list):
         raise OptionError(f"{shown} is no report of a self-test", hint=_MAKE)
     target = document.get("target")
@@ -82,7 +86,7 @@ def read_report(path: Path) -> Report:
         version = str(document.get("trnrt_version"))[:40]
         raise ReportError(f"{shown} is by trnrt {version}, which has other cases", hint="use that version of trnrt")
     made, version = (_plain_text(document.get(key)) for key in ("made", "trnrt_version"))
-    return Report(str(path), digest, target, made, version, _versions(document), tuple(found), tuple(foreign))
+    return Report(file, digest, target, made, version, _versions(document), tuple(found), tuple(foreign))
 
 
 def check_same_target(reports: Iterable[Report]) -> str:

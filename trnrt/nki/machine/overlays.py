@@ -63,8 +63,8 @@ class Overlay:
         for number in self.numbers:
             timing = with_value(timing, number.name, number.value)
         kept = tuple(_without(one, names) for one in timing.uncertain)
-        least = tuple((n.name, n.high if _is_rate(n.name) else n.low) for n in self.numbers)
-        most = tuple((n.name, n.low if _is_rate(n.name) else n.high) for n in self.numbers)
+        least = tuple((n.name, n.high if is_rate(n.name) else n.low) for n in self.numbers)
+        most = tuple((n.name, n.low if is_rate(n.name) else n.high) for n in self.numbers)
         return replace(timing, uncertain=(*kept, Uncertain(CAUSE, least, most, self.describe(), "")))
 
     def describe(self) -> str:
@@ -132,6 +132,6 @@ def _quoted(text: str) -> str:
     return json.dumps(text.encode("ascii", "replace").decode())
 
 
-def _is_rate(name: str) -> bool:
+def is_rate(name: str) -> bool:
     """True for a number that makes kernels faster the larger it is."""
     return name.rpartition("_")[2] in _RATES
