@@ -51,5 +51,7 @@ def _table(found: list[Found]) -> Table:
     return table
 
 
+app = command_line(find_numbers)
+
 if __name__ == "__main__":
-    call(command_line(find_numbers))
+    call(app)

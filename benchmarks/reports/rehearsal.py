@@ -7,7 +7,7 @@ self-test's own code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -49,22 +49,27 @@ def predictions(target: str) -> Predictions:
 
 
 def made_up_report(
-    target: str, changes: Mapping[str, float], seed: int, host: Host | None = HOST, noise: float = NOISE
+    target: str,
+    changes: Mapping[str, float],
+    seed: int,
+    host: Host | None = HOST,
+    names: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """A report of a device whose numbers are the target's, with some ``changes`` (factors by name).
 
-    ``host``: None for a device's clock.
+    ``host``: None for a device's clock. ``names``: of cases and probes; None for all.
     """
     random = np.random.default_rng(seed)
     model, generation = predictions(target), get_target(target).generation
     values = {name: float(attrgetter(name)(model.timing)) * factor for name, factor in changes.items()}
     suite = Suite("neuron", target)
     for case in (*DIRECT, *PROBED):
-        if case.since > generation:
+        wanted = names is None or case.name in names or case.probe in names
+        if case.since > generation or not wanted:
             continue
         moved = _moved_bytes(case.name)
         us = model.us(case.name, values) + (host.us + host.us_per_mb * moved / 1e6 if host else 0.0)
-        runs = us * (1 + noise * random.standard_normal(RUNS)) * np.where(random.random(RUNS) * OUTLIERS < 1, 2, 1)
+        runs = us * (1 + NOISE * random.standard_normal(RUNS)) * np.where(random.random(RUNS) * OUTLIERS < 1, 2, 1)
         own_us = model.us(case.name, {})
         simulated = {
             "predicted_us": own_us,

@@ -96,14 +96,12 @@ def check_timing(ctx: typer.Context, path: Path | None) -> Path | None:
     """
     if path is not None:
         from trnrt.nki.machine.overlays import TIMING_VARIABLE
-        from trnrt.nki.machine.targets import overlay_in_use
+        from trnrt.nki.machine.targets import overlay_at
         from trnrt.report.console import note
 
-        before = os.environ.get(TIMING_VARIABLE)
+        overlay, before = overlay_at(str(path.absolute())), os.environ.get(TIMING_VARIABLE)
         os.environ[TIMING_VARIABLE] = str(path.absolute())
         ctx.call_on_close(lambda: _restore(TIMING_VARIABLE, before))
-        overlay = overlay_in_use()
-        assert overlay is not None
         note(f"{path}: {overlay.describe()}")
     return path
 

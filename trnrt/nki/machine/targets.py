@@ -139,9 +139,9 @@ def _all_targets() -> list[Target]:
 
 
 def overlay_in_use() -> Overlay | None:
-    """The overlay in TRNRT_TIMING, read once; OptionError if that is no overlay."""
+    """The overlay in TRNRT_TIMING; OptionError if that is none."""
     path = os.environ.get(TIMING_VARIABLE)
-    return _load_overlay(path) if path else None
+    return overlay_at(path) if path else None
 
 
 def overlay_of(name: str) -> Overlay | None:
@@ -151,7 +151,8 @@ def overlay_of(name: str) -> Overlay | None:
 
 
 @cache
-def _load_overlay(path: str) -> Overlay:
+def overlay_at(path: str) -> Overlay:
+    """The overlay in a file, read once; OptionError if it is wrong, or for no target of trnrt."""
     overlay = read_overlay(Path(path))
     if overlay.like not in target_names():
         hint = f"it is one of {', '.join(target_names())}"
