@@ -33,11 +33,11 @@ def find_numbers(
             "errors": dict(one.errors),
             "left": list(one.left),
             "others": one.others,
-            "passed": one.passed,
+            "passed": one.has_passed,
         }
         for one in found
     ]
-    passed = all(one.passed for one in found)
+    passed = all(one.has_passed for one in found)
     show(Reporting(as_json, json_out), {"target": target, "passed": passed, "rows": rows}, lambda: [_table(found)])
     fail_unless(passed)
 
@@ -47,7 +47,9 @@ def _table(found: list[Found]) -> Table:
     for one in found:
         changes = ", ".join(f"{name} x{factor:g}" for name, factor in one.changes.items())
         errors = ", ".join(f"{error:+.1%}" for error in one.errors.values())
-        table.add_row(changes, errors, ", ".join(one.left), f"{one.others:.1%}" + ("" if one.passed else "  MISSED"))
+        table.add_row(
+            changes, errors, ", ".join(one.left), f"{one.others:.1%}" + ("" if one.has_passed else "  MISSED")
+        )
     return table
 
 

@@ -28,7 +28,7 @@ class Found:
     others: float
 
     @property
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         """True if all that is decided is within BAR of the truth."""
         return max([self.others, *map(abs, self.errors.values())]) <= BAR
 
@@ -37,7 +37,7 @@ def find_again(target: str, changes: Mapping[str, float], seed: int, host: Host 
     """Fit a made-up report with these changes."""
     report = report_of(made_up_report(target, changes, seed, host), str(seed), f"rehearsal {seed}")
     learned = learn(probed_observations([report]), predictions(target))
-    off = {one.name: one.value / (one.before * changes.get(one.name, 1.0)) - 1 for one in learned.decided}
+    off = {one.name: one.value / (one.before * changes.get(one.name, 1.0)) - 1 for one in learned.decided_numbers}
     errors = {name: off[name] for name in changes if name in off}
     others = max((abs(error) for name, error in off.items() if name not in changes), default=0.0)
     return Found(changes, errors, tuple(name for name in changes if name not in off), others), learned

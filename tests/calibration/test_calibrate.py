@@ -83,7 +83,7 @@ def test_from_a_report_to_a_prediction(report: Path, tmp_path: Path) -> None:
     assert "left as they are" in ran.out and "benchmark_ns" in ran.out.split("left as they are")[1]
     places = {one["name"]: one for one in found["places"]}
     for place in ("vector", "DMA packets"):
-        assert places[place]["before"] > 0.05 > places[place]["after"]
+        assert places[place]["error_before"] > 0.05 > places[place]["error_after"]
     kernels = {one["name"]: one for one in found["kernels"]}
     assert kernels["add_vectors"]["count"] == 1 and "probes.repeat_loads" in kernels
     assert found["hosts"][0]["us"] == pytest.approx(180, rel=0.03)

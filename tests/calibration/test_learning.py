@@ -23,7 +23,7 @@ def learned(changes: Mapping[str, float], seed: int, host: Host | None = HOST) -
 
 def off(found: Learned, changes: Mapping[str, float]) -> dict[str, float]:
     """Decided number -> how far it is from the truth, as a share."""
-    return {one.name: abs(one.value / (one.before * changes.get(one.name, 1.0)) - 1) for one in found.decided}
+    return {one.name: abs(one.value / (one.before * changes.get(one.name, 1.0)) - 1) for one in found.decided_numbers}
 
 
 DECIDED = {"vector.clock_ghz", "scalar.clock_ghz", "dma.total_gbps", "dma.engine_gbps", "dma.packet_ns"}
@@ -42,9 +42,9 @@ DECIDED |= {"dma.trigger_hardware_ns"}
 )
 def test_changed_numbers_are_found_again(changes: dict[str, float]) -> None:
     found = learned(changes, seed=5)
-    assert {one.name for one in found.decided} == DECIDED
+    assert {one.name for one in found.decided_numbers} == DECIDED
     assert max(off(found, changes).values()) <= 0.05
-    for one in found.decided:
+    for one in found.decided_numbers:
         assert one.low <= one.before * changes.get(one.name, 1.0) * 1.02 and one.half <= 0.05
     assert found.hosts[0] == pytest.approx((HOST.us, HOST.us_per_mb), rel=0.03)
 
@@ -53,9 +53,9 @@ def test_what_cannot_be_decided_is_left() -> None:
     """The program's fixed cost is the host's to the host's clock; the start of a transfer is seen in a sum only."""
     changes = {"benchmark_ns": 1.3, "dma.start_hardware_ns": 0.75, "vector.signal_ns": 1.3}
     found = learned(changes, seed=6)
-    left = {one.name for one in found.left}
+    left = {one.name for one in found.left_numbers}
     assert set(changes) <= left and max(off(found, changes).values()) <= 0.05
-    unused = {one.name for one in found.left if not one.moves}
+    unused = {one.name for one in found.left_numbers if not one.moves}
     assert {"tensor.clock_ghz", "dma.transpose_share", "table_load_ns", "dma.trigger_software_ns"} <= unused
     for name in left:
         part, _, last = name.rpartition(".")
@@ -67,7 +67,7 @@ def test_what_cannot_be_decided_is_left() -> None:
 def test_a_device_clock_has_no_host() -> None:
     found = learned({"dma.packet_ns": 1.3}, seed=7, host=None)
     assert found.hosts == {} and max(off(found, {"dma.packet_ns": 1.3}).values()) <= 0.05
-    assert "dma.packet_ns" in {one.name for one in found.decided}
+    assert "dma.packet_ns" in {one.name for one in found.decided_numbers}
 
 
 def test_two_reports_have_hosts_of_their_own() -> None:
@@ -84,4 +84,4 @@ def test_times_that_no_numbers_explain_decide_nothing() -> None:
     report = report_of(made_up_report("trn2", {}, 1, HOST, PROBES), "", "report.json")
     cases = [one.case for one in probed_observations([report])]
     wild = [Observation(case, 0, 50.0 + 997 * k % 700, 0.5, "device") for k, case in enumerate(cases)]
-    assert learn(wild, predictions("trn2")).decided == ()
+    assert learn(wild, predictions("trn2")).decided_numbers == ()

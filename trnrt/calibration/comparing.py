@@ -39,12 +39,12 @@ class Compared:
     after_us: float | None
 
     @property
-    def before(self) -> float:
+    def error_before(self) -> float:
         """Predicted over measured, less 1, before the fit."""
         return self.before_us / self.measured_us - 1
 
     @property
-    def after(self) -> float | None:
+    def error_after(self) -> float | None:
         """The same after it."""
         return None if self.after_us is None else self.after_us / self.measured_us - 1
 
@@ -56,17 +56,17 @@ class Compared:
 
 @dataclass(frozen=True)
 class Group:
-    """The cases of one kernel or one place: the medians of their errors' sizes. ``after``: of those that have one."""
+    """The cases of one kernel or one place: the medians of their errors' sizes, the second of those that have one."""
 
     name: str
     count: int
-    before: float
-    after: float | None
+    error_before: float
+    error_after: float | None
 
 
 def compare(reports: Sequence[Report], predictions: Predictions, learned: Learned) -> list[Compared]:
     """A row for each probe and each other case of each report; those of one report follow each other."""
-    values = {number.name: number.value for number in learned.decided}
+    values = {number.name: number.value for number in learned.decided_numbers}
     rows: list[Compared] = []
     for k, report in enumerate(reports):
         constant, per_mb = learned.hosts.get(k, (0.0, 0.0))
@@ -115,10 +115,10 @@ def group(rows: Iterable[Compared], key: Callable[[Compared], str]) -> list[Grou
         if row.is_known:
             by_key.setdefault(key(row), []).append(row)
     groups = [Group(name, len(found), *median_errors(found)) for name, found in by_key.items()]
-    return sorted(groups, key=lambda one: -one.before)
+    return sorted(groups, key=lambda one: -one.error_before)
 
 
 def median_errors(rows: Sequence[Compared]) -> tuple[float, float | None]:
     """The median sizes of the errors before and after."""
-    after = [abs(row.after) for row in rows if row.after is not None]
-    return median(abs(row.before) for row in rows), median(after) if after else None
+    after = [abs(row.error_after) for row in rows if row.error_after is not None]
+    return median(abs(row.error_before) for row in rows), median(after) if after else None

@@ -105,7 +105,7 @@ class Number:
     moves: bool
 
     @property
-    def decided(self) -> bool:
+    def is_decided(self) -> bool:
         """True if the measurements say more about the number than its sources, or contradict its value."""
         sharper = self.high - self.low <= self.most - self.least
         contradicted = abs(math.log(self.value / self.before)) > CONTRADICTION * self.half
@@ -133,14 +133,14 @@ class Learned:
     scale: float
 
     @property
-    def decided(self) -> tuple[Number, ...]:
+    def decided_numbers(self) -> tuple[Number, ...]:
         """The numbers that the measurements decide."""
-        return tuple(number for number in self.numbers if number.decided)
+        return tuple(number for number in self.numbers if number.is_decided)
 
     @property
-    def left(self) -> tuple[Number, ...]:
+    def left_numbers(self) -> tuple[Number, ...]:
         """The numbers that stay as they are."""
-        return tuple(number for number in self.numbers if not number.decided)
+        return tuple(number for number in self.numbers if not number.is_decided)
 
 
 @dataclass
@@ -165,23 +165,23 @@ class Predictions:
             timing = self.timing
             for name, value in mine:
                 timing = with_value(timing, name, value)
-            found = self._known[case, mine] = retimed_us(self._compiled(case), timing)
+            found = self._known[case, mine] = retimed_us(self._issues_of(case), timing)
         return found
 
     def depends(self, case: str, name: str) -> bool:
         """Whether a case takes another time if a number makes the hardware twice as slow."""
         known = self._moved_by.get((case, name))
         if known is None:
-            known = self._moved_by[case, name] = _is_used(self._compiled(case), name) and self._is_moved(case, name)
+            known = self._moved_by[case, name] = _is_used(self._issues_of(case), name) and self._is_moved(case, name)
         return known
 
     def _is_moved(self, case: str, name: str) -> bool:
         if case not in self._own:
-            self._own[case] = retimed_us(self._compiled(case), self.timing)
+            self._own[case] = retimed_us(self._issues_of(case), self.timing)
         slower = attrgetter(name)(self.timing) * (0.5 if is_rate(name) else 2.0)
-        return retimed_us(self._compiled(case), with_value(self.timing, name, slower)) != self._own[case]
+        return retimed_us(self._issues_of(case), with_value(self.timing, name, slower)) != self._own[case]
 
-    def _compiled(self, case: str) -> Issues:
+    def _issues_of(self, case: str) -> Issues:
         if case not in self._issues:
             self._issues[case] = compiled_issues(self.program(case))
         return self._issues[case]
@@ -214,10 +214,10 @@ def learn(
     errors_us, made = np.array([one.error_us for one in observations]), 0
     for turn in range(ROUNDS):
         values = own * np.exp(moved)
-        predicted: Vector = np.array([predictions.us(one.case, _named(names, values)) for one in observations])
+        predicted: Vector = np.array([predictions.us(one.case, _values_by_name(names, values)) for one in observations])
         if float(np.abs(moved - made_at).max(initial=0.0)) > AGAIN and made < LONGEST:
             made += 1
-            sensitivity = _sensitivities(observations, predictions, _named(names, values), predicted, tell)
+            sensitivity = _sensitivities(observations, predictions, _values_by_name(names, values), predicted, tell)
             made_at = moved
         matrix = np.hstack([sensitivity, columns])
         errors = np.hypot(errors_us, MODEL_ERROR * predicted)
@@ -238,7 +238,7 @@ def learn(
     )
     timing = predictions.timing
     for number in numbers:
-        timing = with_value(timing, number.name, number.value) if number.decided else timing
+        timing = with_value(timing, number.name, number.value) if number.is_decided else timing
     shares = {report: (float(host[2 * k]), float(host[2 * k + 1])) for k, report in enumerate(hosts)}
     return Learned(numbers, timing, shares, scale)
 
@@ -272,7 +272,7 @@ def _sensitivities(
     return sensitivity
 
 
-def _named(names: Sequence[str], values: Vector) -> dict[str, float]:
+def _values_by_name(names: Sequence[str], values: Vector) -> dict[str, float]:
     return dict(zip(names, map(float, values), strict=True))
 
 

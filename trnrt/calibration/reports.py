@@ -73,7 +73,7 @@ def report_of(document: dict[str, Any], digest: str, file: str) -> Report:
     found, foreign = [], []
     for k, case in enumerate(document["cases"]):
         try:
-            measured = _measured(case)
+            measured = _measured_case(case)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OptionError(f"{shown}: cases[{k}] is broken: {type(error).__name__}: {error}", hint=_MAKE) from None
         if measured is not None:
@@ -141,7 +141,7 @@ def _read_document(path: Path) -> tuple[dict[str, Any], str]:
     return document, hashlib.sha256(content).hexdigest()[:12]
 
 
-def _measured(case: dict[str, Any]) -> Measured | None:
+def _measured_case(case: dict[str, Any]) -> Measured | None:
     """A case that passed and was timed often enough; else None. ValueError for numbers that can't be."""
     times = case["measured"]
     if times is None or case["state"] != "passed" or times["runs"] < LEAST_RUNS:

@@ -68,10 +68,10 @@ def _overlay(target: str, reports: Sequence[Report], learned: Learned, rows: Seq
     from trnrt.nki.machine.overlays import MeasuredNumber, MeasuredReport, Overlay
 
     known = [row for row in rows if row.is_known and row.after_us is not None]
-    if not learned.decided or not known:
+    if not learned.decided_numbers or not known:
         return None
     before, after = median_errors(known)
-    numbers = tuple(MeasuredNumber(n.name, n.value, n.low, n.high, n.before) for n in learned.decided)
+    numbers = tuple(MeasuredNumber(n.name, n.value, n.low, n.high, n.before) for n in learned.decided_numbers)
     sources = tuple(MeasuredReport(report.digest, report.made, report.versions) for report in reports)
     made = datetime.now(UTC).date().isoformat()
     return Overlay(target, made, __version__, before, after or 0.0, sources, numbers, "")

@@ -46,10 +46,13 @@ def calibration_document(
         ],
         "hosts": [{"report": k, "us": us, "us_per_mb": more} for k, (us, more) in sorted(learned.hosts.items())],
         "residual_scale": learned.scale,
-        "numbers": [asdict(number) | {"decided": number.decided} for number in learned.numbers],
+        "numbers": [asdict(number) | {"decided": number.is_decided} for number in learned.numbers],
         "places": [asdict(one) for one in group(rows, lambda row: row.place)],
         "kernels": [asdict(one) for one in group(rows, lambda row: row.kernel)],
-        "cases": [asdict(row) | {"before": row.before, "after": row.after, "known": row.is_known} for row in rows],
+        "cases": [
+            asdict(row) | {"error_before": row.error_before, "error_after": row.error_after, "known": row.is_known}
+            for row in rows
+        ],
     }
 
 
@@ -66,8 +69,8 @@ def calibration_parts(target: str, reports: Sequence[Report], learned: Learned, 
         parts.append(f"the host's part of a call, report {k + 1}: {us:,.1f} us, and {more:,.1f} us a MB")
     parts += ["", _group_table("engine, descriptors or part", group(rows, lambda row: row.place))]
     parts += ["", _group_table("kernel", group(rows, lambda row: row.kernel))]
-    parts += ["", _case_table(known), "", _number_table(learned.decided)]
-    left = ", ".join(_reason(number) for number in learned.left)
+    parts += ["", _case_table(known), "", _number_table(learned.decided_numbers)]
+    left = ", ".join(_reason(number) for number in learned.left_numbers)
     parts += ["", f"left as they are, as the reports do not decide them: {left}"]
     return parts
 
@@ -79,7 +82,7 @@ def _percent(error: float | None) -> str:
 def _group_table(heading: str, groups: Sequence[Group]) -> Table:
     table = _table(heading, "times", "error before", "after")
     for one in groups:
-        table.add_row(escape_text(one.name), str(one.count), _percent(one.before), _percent(one.after))
+        table.add_row(escape_text(one.name), str(one.count), _percent(one.error_before), _percent(one.error_after))
     return table
 
 
@@ -88,9 +91,8 @@ def _case_table(rows: Sequence[Compared]) -> Table:
     for row in rows:
         after = "" if row.after_us is None else f"{row.after_us:,.1f}"
         times = f"{row.measured_us:,.1f}", _percent(row.error_us / row.measured_us), f"{row.before_us:,.1f}", after
-        table.add_row(
-            escape_text(row.name), *times, f"{row.before:+.1%}", "" if row.after is None else f"{row.after:+.1%}"
-        )
+        errors = [f"{row.error_before:+.1%}", "" if row.error_after is None else f"{row.error_after:+.1%}"]
+        table.add_row(escape_text(row.name), *times, *errors)
     return table
 
 

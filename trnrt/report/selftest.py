@@ -60,7 +60,7 @@ def _without_processes(doctor: dict[str, Any]) -> dict[str, Any]:
     return {**doctor, "machine": {**machine, "listed": listed}} if listed else doctor
 
 
-def _measured(outcome: Outcome) -> dict[str, Any] | None:
+def _distribution_document(outcome: Outcome) -> dict[str, Any] | None:
     """The distribution of the device's calls, with its clock; None if no device was tested."""
     if outcome.measured_us is None:
         return None
@@ -78,7 +78,7 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "high_us": outcome.ends_us[1],
         "measured_us": outcome.measured_us,
         "ratio": _ratio(outcome),
-        "measured": _measured(outcome),
+        "measured": _distribution_document(outcome),
         "moved_bytes": source.get("moved_bytes"),
         "path_us": source.get("path_us"),
         "ran": None if case is None else describe_case(case),

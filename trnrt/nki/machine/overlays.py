@@ -62,7 +62,7 @@ class Overlay:
         names = {number.name for number in self.numbers}
         for number in self.numbers:
             timing = with_value(timing, number.name, number.value)
-        kept = tuple(_without(one, names) for one in timing.uncertain)
+        kept = tuple(_drop_numbers(one, names) for one in timing.uncertain)
         least = tuple((n.name, n.high if is_rate(n.name) else n.low) for n in self.numbers)
         most = tuple((n.name, n.low if is_rate(n.name) else n.high) for n in self.numbers)
         return replace(timing, uncertain=(*kept, Uncertain(CAUSE, least, most, self.describe(), "")))
@@ -106,7 +106,7 @@ def overlay_text(overlay: Overlay) -> str:
     """The file of an overlay."""
     lines = [
         "# Timing numbers that `trnrt calibrate` fitted to self-test reports. Use it with --timing FILE.",
-        *(f"{key} = {_quoted(getattr(overlay, key))}" for key in ("like", "made", "trnrt")),
+        *(f"{key} = {_toml_text(getattr(overlay, key))}" for key in ("like", "made", "trnrt")),
         f"error_before = {overlay.error_before:.4f}  # median over the reports' cases, with the target's own numbers",
         f"error_after = {overlay.error_after:.4f}   # with these",
     ]
@@ -114,20 +114,20 @@ def overlay_text(overlay: Overlay) -> str:
         lines += [
             "",
             "[[reports]]",
-            *(f"{key} = {_quoted(getattr(report, key))}" for key in ("digest", "made", "versions")),
+            *(f"{key} = {_toml_text(getattr(report, key))}" for key in ("digest", "made", "versions")),
         ]
     for number in overlay.numbers:
-        lines += ["", "[[numbers]]", f"name = {_quoted(number.name)}"]
+        lines += ["", "[[numbers]]", f"name = {_toml_text(number.name)}"]
         lines += [f"{key} = {getattr(number, key):.6g}" for key in ("value", "low", "high", "before")]
     return "\n".join(lines) + "\n"
 
 
-def _without(one: Uncertain, names: Iterable[str]) -> Uncertain:
+def _drop_numbers(one: Uncertain, names: Iterable[str]) -> Uncertain:
     least, most = (tuple(pair for pair in side if pair[0] not in names) for side in (one.least, one.most))
     return replace(one, least=least, most=most)
 
 
-def _quoted(text: str) -> str:
+def _toml_text(text: str) -> str:
     """A text of ASCII characters as TOML's string."""
     return json.dumps(text.encode("ascii", "replace").decode())
 
