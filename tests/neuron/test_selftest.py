@@ -280,7 +280,7 @@ def test_the_verb_on_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_failure_is_exit_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Suite("simulator", "trn2", 1.0, [outcome("a", "failed")])
-    monkeypatch.setattr("trnrt.neuron.selftest.suite.run_suite", lambda *arguments: made)
+    monkeypatch.setattr("trnrt.neuron.selftest.suite.run_suite", lambda *arguments, **options: made)
     path = tmp_path / "report.json"
     ran = trnrt("doctor", "--self-test", "--backend", "simulator", "--json", "--json-out", path)
     assert (ran.code, ran.document["passed"]) == (1, False)
@@ -326,7 +326,7 @@ def test_only_what_lets_no_case_run_keeps_the_self_test_from_running(
     machine = Machine(python="3.14.1", packages=packages, devices=("/dev/neuron0",), instance="trn3.xlarge")
     asked: list[tuple[str, str]] = []
 
-    def ran(backend: str, target: str, *rest: Any) -> Suite:
+    def ran(backend: str, target: str, *rest: Any, **options: Any) -> Suite:
         asked.append((backend, target))
         return Suite(backend, target, 1.0, [outcome("a", "passed", 20.0)])
 
