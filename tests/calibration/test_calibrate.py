@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,16 @@ def test_the_targets_numbers_under_an_overlay(overlay: Path, monkeypatch: pytest
     assert changed.timing.move_to("most").dma.total_gbps == 160.0
     assert [one.cause for one in changed.timing.uncertain][-1] == CAUSE
     assert changed.timing.dma.packet_ns == plain.timing.dma.packet_ns
+
+
+def test_all_that_is_written_names_the_overlay(overlay: Path, tmp_path: Path) -> None:
+    html, chrome = tmp_path / "page.html", tmp_path / "trace.json"
+    assert trnrt("profile", FFNN, "--timing", overlay, "--html", html, "--trace", chrome).code == 0
+    described = read_overlay(overlay).describe()
+    assert json.loads(chrome.read_text(encoding="utf-8"))["otherData"]["timing"] == described
+    assert escape(described) in html.read_text(encoding="utf-8")
+    planned = trnrt("plan", FFNN, "--rps", "100", "--p99", "20ms", "--timing", overlay)
+    assert described in planned.out + planned.err and planned.code == 0
 
 
 def test_an_overlay_is_written_as_it_is_read(overlay: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ module calls them.
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 import pytest
@@ -14,7 +15,7 @@ from planning import drawn, modelled
 from randomizing import randomized
 
 import trnrt
-from trnrt.neuron.selftest import bodies
+from trnrt.neuron.selftest import bodies, probes
 from trnrt.nki.calls import describe
 from trnrt.nki.checking import check, static_findings
 from trnrt.nki.sim.kernel import Spec
@@ -76,8 +77,9 @@ def test_a_convolution_that_averages_what_it_makes(tmp_path: Path) -> None:
     checked(plan, tmp_path)
 
 
-def test_the_self_tests_own_kernels() -> None:
-    path = Path(bodies.__file__)
+@pytest.mark.parametrize("module", [bodies, probes], ids=lambda module: module.__name__)
+def test_the_self_tests_own_kernels(module: ModuleType) -> None:
+    path = Path(str(module.__file__))
     assert static_findings(path.read_text(encoding="utf-8"), str(path)) == []
 
 
