@@ -45,15 +45,17 @@ def find_again(target: str, changes: Mapping[str, float], seed: int, host: Host 
 
 def sweep(target: str, triples: int, tell: Callable[[], None]) -> Iterator[Found]:
     """Each number alone at both FACTORS; then ``triples`` random threes of those that were decided alone."""
-    timing, decided = predictions(target).timing, []
+    timing = predictions(target).timing
+    decided: dict[str, list[float]] = {}
     for seed, name in enumerate(name for name in NAMES if attrgetter(name)(timing) > 0):
-        alone = [find_again(target, {name: factor}, 2 * seed + k)[0] for k, factor in enumerate(FACTORS)]
-        if not any(found.left for found in alone):
-            decided.append(name)
+        for k, factor in enumerate(FACTORS):
+            found, _ = find_again(target, {name: factor}, 2 * seed + k)
+            if not found.left:
+                decided.setdefault(name, []).append(factor)
+            yield found
         tell()
-        yield from alone
     draw = random.Random(0)
     for seed in range(triples):
-        changes = {name: draw.choice(FACTORS) for name in draw.sample(decided, TOGETHER)}
+        changes = {name: draw.choice(decided[name]) for name in draw.sample(sorted(decided), TOGETHER)}
         yield find_again(target, changes, 1000 + seed)[0]
         tell()

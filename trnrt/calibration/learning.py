@@ -45,10 +45,12 @@ STEP = 0.02
 ROUNDS = 12
 LONGEST = 4
 """How often the sensitivities are made, at most: usually twice."""
-AGAIN = 0.1
-"""The sensitivities are made again after a number's logarithm moved by this much."""
+AGAIN, SETTLED = 0.1, 0.03
+"""The sensitivities are made again after a number's logarithm moved by so much, on the way and for the intervals."""
 _LARGEST_MOVE = 0.3
 _HUBER = 2.0
+_USUAL = 1.4826  # standard deviations in the median size of normal residuals
+_NO_PRIOR = 1e-12
 _CONVERGED = 1e-3
 REWEIGHTED = 5
 """How often a round weighs its residuals again."""
@@ -200,47 +202,114 @@ def learn(
     observations: Sequence[Observation], predictions: Predictions, tell: Callable[[], None] = lambda: None
 ) -> Learned:
     """Fit all numbers of the target to the observations. ``tell`` is called after each case's sensitivities."""
-    names = [name for name in NAMES if attrgetter(name)(predictions.timing) > 0]
-    own = np.array([float(attrgetter(name)(predictions.timing)) for name in names])
-    measured = np.array([one.us for one in observations])
-    hosts, columns = _host_columns(observations)
-    moved: Vector = np.zeros(len(names))
-    host: Vector = np.zeros(columns.shape[1])
-    weights: Vector = np.ones(len(measured))
-    precision: Vector = np.eye(0)
-    scale = 1.0
-    sensitivity: Vector = np.zeros((len(measured), len(names)))
-    made_at: Vector = np.full(len(names), np.inf)
-    errors_us, made = np.array([one.error_us for one in observations]), 0
-    for turn in range(ROUNDS):
-        values = own * np.exp(moved)
-        predicted: Vector = np.array([predictions.us(one.case, _values_by_name(names, values)) for one in observations])
-        if float(np.abs(moved - made_at).max(initial=0.0)) > AGAIN and made < LONGEST:
-            made += 1
-            sensitivity = _sensitivities(observations, predictions, _values_by_name(names, values), predicted, tell)
-            made_at = moved
-        matrix = np.hstack([sensitivity, columns])
-        errors = np.hypot(errors_us, MODEL_ERROR * predicted)
-        target = measured - predicted + sensitivity @ moved
-        for _ in range(REWEIGHTED):
-            precision, solved, scale = _solve(matrix / errors[:, None], target / errors, weights, len(names))
-            rest = np.abs(target - matrix @ solved) / (errors * scale)
-            weights = np.minimum(1.0, _HUBER / np.maximum(rest, 1e-9))
-        step = np.clip(solved[: len(names)] - moved, -_LARGEST_MOVE, _LARGEST_MOVE)
-        moved, host = moved + step, solved[len(names) :]
-        if turn and float(np.abs(step).max(initial=0.0)) < _CONVERGED:
-            break
-    halves = TWO_SIDED * np.sqrt(np.diag(np.linalg.inv(precision)))[: len(names)]
-    moves = np.abs(sensitivity).max(axis=0, initial=0.0) > 0
+    search = _Search(observations, predictions, tell)
+    search.run()
+    moves = np.abs(search.sensitivity).max(axis=0, initial=0.0) > 0
+    values, halves = search.own * np.exp(search.moved), search.find_halves()
     numbers = tuple(
         _number(predictions.timing, name, *found)
-        for name, *found in zip(names, own, own * np.exp(moved), halves, moves, strict=True)
+        for name, *found in zip(search.names, search.own, values, halves, moves, strict=True)
     )
     timing = predictions.timing
     for number in numbers:
         timing = with_value(timing, number.name, number.value) if number.is_decided else timing
-    shares = {report: (float(host[2 * k]), float(host[2 * k + 1])) for k, report in enumerate(hosts)}
-    return Learned(numbers, timing, shares, scale)
+    host = search.host
+    shares = {report: (float(host[2 * k]), float(host[2 * k + 1])) for k, report in enumerate(search.hosts)}
+    return Learned(numbers, timing, shares, search.scale)
+
+
+class _Search:
+    """The search for the numbers with the least residuals. ``moved``: the logarithms of their values over ``own``, the
+    target's. ``sensitivity``: of the predictions to these, as it was at ``made_at``; it is made again only after
+    larger moves, as it takes most of the time."""
+
+    def __init__(self, observations: Sequence[Observation], predictions: Predictions, tell: Callable[[], None]) -> None:
+        self.observations, self.predictions, self.tell = observations, predictions, tell
+        self.names = [name for name in NAMES if attrgetter(name)(predictions.timing) > 0]
+        self.own: Vector = np.array([float(attrgetter(name)(predictions.timing)) for name in self.names])
+        self.measured: Vector = np.array([one.us for one in observations])
+        self.errors_us: Vector = np.array([one.error_us for one in observations])
+        self.hosts, self.columns = _host_columns(observations)
+        self.moved: Vector = np.zeros(len(self.names))
+        self.host: Vector = np.zeros(self.columns.shape[1])
+        self.weights: Vector = np.ones(len(observations))
+        self.scale = 1.0
+        self.sensitivity: Vector = np.zeros((len(observations), len(self.names)))
+        self.made_at: Vector = np.full(len(self.names), np.inf)
+
+    def run(self) -> None:
+        """Move until the steps are small."""
+        made = 0
+        for turn in range(ROUNDS):
+            predicted = self._predict()
+            if made < LONGEST and self._distance() > AGAIN:
+                made += 1
+                self._make_sensitivity(predicted)
+            step = np.clip(self._solve(predicted) - self.moved, -_LARGEST_MOVE, _LARGEST_MOVE)
+            self.moved = self.moved + step
+            if turn and float(np.abs(step).max(initial=0.0)) < _CONVERGED:
+                break
+
+    def find_halves(self) -> Vector:
+        """The halves of the numbers' 95 % intervals, by the sensitivities where the search ended: a number that decided
+        the times elsewhere may do so no more."""
+        predicted = self._predict()
+        if self._distance() > SETTLED:
+            self._make_sensitivity(predicted)
+        matrix = self._matrix() / self._errors(predicted)[:, None]
+        precision = self._precision(matrix.T @ (self.weights[:, None] * matrix))
+        halves: Vector = TWO_SIDED * np.sqrt(np.diag(np.linalg.inv(precision)))[: len(self.names)]
+        return halves
+
+    def _solve(self, predicted: Vector) -> Vector:
+        """Where the numbers would fit best if all were linear; sets the host's part, the weights and the scale."""
+        errors, target = self._errors(predicted), self.measured - predicted + self.sensitivity @ self.moved
+        matrix, solved = self._matrix() / errors[:, None], np.zeros(0)
+        target = target / errors
+        for _ in range(REWEIGHTED):
+            inner = matrix.T @ (self.weights[:, None] * matrix)
+            whole = self._precision(inner) * self.scale**2
+            solved = np.linalg.solve(whole, matrix.T @ (self.weights * target))
+            rest = np.abs(target - matrix @ solved)
+            used = float(np.trace(np.linalg.solve(whole, inner)))
+            spread = math.sqrt(len(target) / max(1.0, len(target) - used))
+            self.scale = max(1.0, _USUAL * float(np.median(rest)) * spread)
+            self.weights = np.minimum(1.0, _HUBER * self.scale / np.maximum(rest, 1e-9))
+        self.host = solved[len(self.names) :]
+        return solved[: len(self.names)]
+
+    def _precision(self, inner: Vector) -> Vector:
+        """The precision of all unknowns: by the observations (``inner``, in standard errors), and the prior."""
+        free, others = len(self.names), self.columns.shape[1]
+        return inner / self.scale**2 + np.diag([PRIOR**-2.0] * free + [_NO_PRIOR] * others)
+
+    def _matrix(self) -> Vector:
+        return np.hstack([self.sensitivity, self.columns])
+
+    def _errors(self, predicted: Vector) -> Vector:
+        errors: Vector = np.hypot(self.errors_us, MODEL_ERROR * predicted)
+        return errors
+
+    def _distance(self) -> float:
+        return float(np.abs(self.moved - self.made_at).max(initial=0.0))
+
+    def _values(self) -> dict[str, float]:
+        return dict(zip(self.names, map(float, self.own * np.exp(self.moved)), strict=True))
+
+    def _predict(self) -> Vector:
+        values = self._values()
+        return np.array([self.predictions.us(one.case, values) for one in self.observations])
+
+    def _make_sensitivity(self, predicted: Vector) -> None:
+        """The derivatives of the predicted microseconds of each observation by the logarithm of each number."""
+        now, self.made_at = self._values(), self.moved
+        self.sensitivity = np.zeros((len(self.observations), len(now)))
+        for row, one in enumerate(self.observations):
+            for column, (name, value) in enumerate(now.items()):
+                if self.predictions.depends(one.case, name):
+                    more = self.predictions.us(one.case, now | {name: value * math.exp(STEP)})
+                    self.sensitivity[row, column] = (more - predicted[row]) / STEP
+            self.tell()
 
 
 def _host_columns(observations: Sequence[Observation]) -> tuple[list[int], Vector]:
@@ -252,43 +321,6 @@ def _host_columns(observations: Sequence[Observation]) -> tuple[list[int], Vecto
             place = 2 * hosts.index(one.report)
             columns[row, place : place + 2] = 1.0, one.moved_bytes / 1e6
     return hosts, columns
-
-
-def _sensitivities(
-    observations: Sequence[Observation],
-    predictions: Predictions,
-    now: dict[str, float],
-    predicted: Vector,
-    tell: Callable[[], None],
-) -> Vector:
-    """The derivatives of the predicted microseconds of each observation by the logarithm of each number."""
-    sensitivity = np.zeros((len(observations), len(now)))
-    for row, one in enumerate(observations):
-        for column, (name, value) in enumerate(now.items()):
-            if predictions.depends(one.case, name):
-                more = predictions.us(one.case, now | {name: value * math.exp(STEP)})
-                sensitivity[row, column] = (more - predicted[row]) / STEP
-        tell()
-    return sensitivity
-
-
-def _values_by_name(names: Sequence[str], values: Vector) -> dict[str, float]:
-    return dict(zip(names, map(float, values), strict=True))
-
-
-def _solve(matrix: Vector, target: Vector, weights: Vector, free: int) -> tuple[Vector, Vector, float]:
-    """The precision of the solution, the solution, and the usual size of a residual in standard errors, at least 1.
-
-    The first ``free`` unknowns have the prior.
-    """
-    prior = np.diag([PRIOR**-2.0] * free + [1e-12] * (matrix.shape[1] - free))
-    inner = matrix.T @ (weights[:, None] * matrix)
-    solved = np.linalg.solve(inner + prior, matrix.T @ (weights * target))
-    used = float(np.trace(np.linalg.solve(inner + prior, inner)))
-    rest = np.abs(target - matrix @ solved)
-    usual = 1.4826 * float(np.median(rest)) * math.sqrt(len(target) / max(1.0, len(target) - used))
-    scale = max(1.0, usual)
-    return inner / scale**2 + prior, solved, scale
 
 
 def _number(timing: Timing, name: str, before: float, value: float, half: float, moves: bool) -> Number:
