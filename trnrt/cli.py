@@ -36,8 +36,10 @@ from trnrt.commands.options import (
     LncFlag,
     ModelFile,
     MostFlag,
+    OverlayFile,
     PlanBatchFlag,
     ProfileBackendFlag,
+    ReportFiles,
     Reporting,
     RouteFlag,
     RowsFlag,
@@ -278,6 +280,18 @@ def doctor_command(
     set_for_children(route, allow_unsupported=allow_unsupported_device)
     test = run_self_test if self_test else examine
     if not test(backend.value, target, reporting, case):
+        raise typer.Exit(1)
+
+
+@app.command("calibrate", cls=Verb, short_help="Fit the timing model to a device's self-test reports.")
+@takes_records
+def calibrate_command(reports: ReportFiles, reporting: Reporting, output: OverlayFile = None) -> None:
+    """Compare the times in reports of `trnrt doctor --self-test` with predictions, and fit the timing model's numbers
+    that the reports decide; exit 1 if they decide none. Name the numbers that they leave open. TRNRT_TIMING is the
+    point to start from."""
+    from trnrt.commands.calibrate import calibrate
+
+    if not calibrate(reports, output, reporting):
         raise typer.Exit(1)
 
 

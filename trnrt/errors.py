@@ -30,6 +30,12 @@ class TooManyBadError(TrnrtError):
     exit_code = 1
 
 
+class ReportError(TrnrtError):
+    """A self-test's report is whole, but nothing can be learned from it."""
+
+    exit_code = 1
+
+
 class CacheError(TrnrtError):
     """A cached file was changed, or other users may write to the cache."""
 

@@ -8,6 +8,7 @@ module calls them.
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 import pytest
@@ -15,7 +16,7 @@ from planning import drawn, modelled
 from randomizing import randomized
 
 import trnrt
-from trnrt.neuron.selftest import bodies
+from trnrt.neuron.selftest import bodies, probes
 from trnrt.nki.calls import describe
 from trnrt.nki.checking import check, static_findings
 from trnrt.nki.level import Level
@@ -82,10 +83,11 @@ def test_a_convolution_that_averages_what_it_makes(tmp_path: Path) -> None:
     checked(plan, tmp_path)
 
 
-def test_the_self_tests_own_kernels() -> None:
-    path = Path(bodies.__file__)
-    for level in Level:
-        assert static_findings(path.read_text(encoding="utf-8"), str(path), level=level) == []
+@pytest.mark.parametrize("level", Level)
+@pytest.mark.parametrize("module", [bodies, probes], ids=lambda module: module.__name__)
+def test_the_self_tests_own_kernels(module: ModuleType, level: Level) -> None:
+    path = Path(str(module.__file__))
+    assert static_findings(path.read_text(encoding="utf-8"), str(path), level=level) == []
 
 
 def test_a_module_that_is_edited_is_found_out(tmp_path: Path) -> None:

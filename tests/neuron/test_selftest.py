@@ -18,8 +18,9 @@ from commanding import trnrt
 from fake_neuron.installing_fake import versions
 
 from trnrt.neuron.selftest import running, suite, worker
-from trnrt.neuron.selftest.cases import CASES, DIRECT, HERE, SAMPLES, SMALL, Direct, Small
+from trnrt.neuron.selftest.cases import DIRECT, HERE, SAMPLES, SMALL, Direct, Small
 from trnrt.neuron.selftest.suite import Outcome, Suite, Worker, environment, run_suite
+from trnrt.neuron.selftest.table import CASES, PROBED
 from trnrt.nki.machine.targets import get_target, target_names
 from trnrt.report.console import render
 from trnrt.report.selftest import selftest_document, selftest_parts
@@ -76,7 +77,7 @@ def test_every_case_passes_on_other_targets(target: str) -> None:
 
 
 def test_the_table() -> None:
-    assert len(CASES) == len(SMALL) + len(DIRECT) + len(SAMPLES)
+    assert len(CASES) == len(SMALL) + len(DIRECT) + len(PROBED) + len(SAMPLES)
     assert {sample.file for sample in SAMPLES} == {"digits_ffnn.onnx", "digits_cnn.onnx"}
     assert {case.dtype for case in SMALL} >= {"float32", "bfloat16", "float16"}
     generations = {get_target(name).generation for name in target_names()}
@@ -279,7 +280,7 @@ def test_the_verb_on_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_failure_is_exit_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Suite("simulator", "trn2", 1.0, [outcome("a", "failed")])
-    monkeypatch.setattr("trnrt.neuron.selftest.suite.run_suite", lambda *arguments: made)
+    monkeypatch.setattr("trnrt.neuron.selftest.suite.run_suite", lambda *arguments, **options: made)
     path = tmp_path / "report.json"
     ran = trnrt("doctor", "--self-test", "--backend", "simulator", "--json", "--json-out", path)
     assert (ran.code, ran.document["passed"]) == (1, False)
@@ -325,7 +326,7 @@ def test_only_what_lets_no_case_run_keeps_the_self_test_from_running(
     machine = Machine(python="3.14.1", packages=packages, devices=("/dev/neuron0",), instance="trn3.xlarge")
     asked: list[tuple[str, str]] = []
 
-    def ran(backend: str, target: str, *rest: Any) -> Suite:
+    def ran(backend: str, target: str, *rest: Any, **options: Any) -> Suite:
         asked.append((backend, target))
         return Suite(backend, target, 1.0, [outcome("a", "passed", 20.0)])
 

@@ -91,9 +91,10 @@ def command_page() -> str:
         "# The command line",
         "",
         "Generated from the commands, except for [Reading a profile](#reading-a-profile),",
-        "[What the device can't run](#what-the-device-cant-run) and [Overriding the planner](#overriding-the-planner)",
-        "at the end. Every verb exits with 0 for success, 1 if the answer is no (a mismatch, an unsupported model,",
-        "a regression), and 2 if the request was wrong (a bad file, flag or input, a file that can't be written).",
+        "[What the device can't run](#what-the-device-cant-run), [Overriding the planner](#overriding-the-planner) and",
+        "[Learning from a device](#learning-from-a-device) at the end. Every verb exits with 0 for success, 1 if the",
+        "answer is no (a mismatch, an unsupported model, a regression), and 2 if the request was wrong (a bad file,",
+        "flag or input, a file that can't be written).",
         "",
     ]
     for name, command in verbs(group):

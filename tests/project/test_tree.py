@@ -40,8 +40,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.inputs.npz", "trnrt.nki", "trnrt.planner", "trnrt.text"),
     "trnrt.capacity": ("trnrt.errors", "trnrt.nki", "trnrt.planner", "trnrt.running.buckets", "trnrt.text"),
-    "trnrt.calibration": ("trnrt.nki",),
+    "trnrt.calibration": ("trnrt.errors", "trnrt.neuron.selftest", "trnrt.nki", "trnrt.text"),
     "trnrt.report": (
+        "trnrt.calibration",
         "trnrt.capacity",
         "trnrt.errors",
         "trnrt.importer",
@@ -85,6 +86,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.kernels",
         "trnrt.neuron",
         "trnrt.nki",
+        "trnrt.running",
         "trnrt.session",
         "trnrt.validate",
         "trnrt.text",

@@ -49,8 +49,9 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
 
     Raises BackendError if there is no device, except with ``--backend simulator``.
     """
-    from trnrt.neuron.selftest.cases import CASES
+    from trnrt.neuron.frontend import frontend_values
     from trnrt.neuron.selftest.suite import run_suite
+    from trnrt.neuron.selftest.table import CASES
     from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
     from trnrt.report.selftest import selftest_document, selftest_parts
 
@@ -63,7 +64,10 @@ def self_test(backend: str, target: str | None, reporting: Reporting, names: lis
     check_writable(report)
     if backend == "neuron":
         note(f"{count_text(len(names or CASES), 'case')}, each compiled by AWS's compiler first: this may take an hour")
-    suite = run_suite(backend, target or diagnosis.machine.target or DEFAULT_TARGET, names or CASES, _tell_running)
+    nki = diagnosis.machine.packages.get("nki")
+    frontends = frontend_values(nki.version) if nki is not None and backend == "neuron" else ()
+    chosen = target or diagnosis.machine.target or DEFAULT_TARGET
+    suite = run_suite(backend, chosen, names or CASES, _tell_running, frontends=frontends)
     _tell_running("")
     text = render(selftest_parts(suite))
     document = as_text(selftest_document(suite, _document(diagnosis, backend), text, version=__version__))

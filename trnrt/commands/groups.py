@@ -11,6 +11,8 @@ from trnrt.commands.options import (
     ScriptArguments,
     ScriptFile,
     SimulatedTargetFlag,
+    TimingFlag,
+    check_timing_target,
 )
 from trnrt.commands.records import Tracing, Verb, Views, takes_records
 
@@ -72,9 +74,13 @@ def nki_check_command(script: ScriptFile, tracing: Tracing, reporting: Reporting
 
 @nki_app.command("profile", cls=Verb, short_help="Predict the latency of kernels on the device.")
 @takes_records
-def nki_profile_command(script: ScriptFile, tracing: Tracing, views: Views, reporting: Reporting) -> None:
+def nki_profile_command(
+    script: ScriptFile, tracing: Tracing, views: Views, reporting: Reporting, timing: TimingFlag = None
+) -> None:
     """Predict the latency of each kernel call on the device, and what limits it; needs no data."""
     from trnrt.commands.nki_profile import profile_script
+
+    check_timing_target(timing, tracing.target)
 
     if not profile_script(script, tracing, views, reporting):
         raise typer.Exit(1)

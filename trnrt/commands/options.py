@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -89,10 +90,45 @@ def check_target(name: str | None) -> str | None:
     return name
 
 
+def check_timing(ctx: typer.Context, path: Path | None) -> Path | None:
+    """The overlay's file as given, in use until the verb ends, also in processes that it starts.
+
+    OptionError if it is no overlay.
+    """
+    if path is not None:
+        from trnrt.nki.machine.overlays import TIMING_VARIABLE
+        from trnrt.nki.machine.targets import overlay_at
+        from trnrt.report.console import note
+
+        overlay, before = overlay_at(str(path.absolute())), os.environ.get(TIMING_VARIABLE)
+        os.environ[TIMING_VARIABLE] = str(path.absolute())
+        ctx.call_on_close(lambda: _restore(TIMING_VARIABLE, before))
+        note(f"{path}: {overlay.describe()}")
+    return path
+
+
+def _restore(variable: str, before: str | None) -> None:
+    os.environ.pop(variable, None)
+    if before is not None:
+        os.environ[variable] = before
+
+
+def check_timing_target(timing: Path | None, target: str | None) -> None:
+    """OptionError if the overlay's numbers are for another target than the one that is asked for."""
+    if timing is not None and target is not None:
+        from trnrt.nki.machine.targets import get_target, overlay_in_use
+
+        overlay, name = overlay_in_use(), get_target(target).name
+        if overlay is not None and overlay.like != name:
+            raise OptionError(
+                f"{timing} has numbers of {overlay.like}, not of {name}", hint=f"use --target {overlay.like}"
+            )
+
+
 def check_cases(names: list[str] | None) -> list[str] | None:
     """The names as given; OptionError if the self-test has no such case."""
     if names:
-        from trnrt.neuron.selftest.cases import CASES
+        from trnrt.neuron.selftest.table import CASES
 
         if unknown := [name for name in names if name not in CASES]:
             raise OptionError(f"the self-test has no case {unknown[0]!r}", hint=f"cases are {', '.join(CASES)}")
@@ -189,6 +225,20 @@ TargetFlag = Annotated[
         help="The hardware, or a target's file. By default this machine's device, else trn2.",
         callback=check_target,
     ),
+]
+TimingFlag = Annotated[
+    Path | None,
+    planning_flag(
+        "--timing",
+        metavar="FILE",
+        envvar="TRNRT_TIMING",
+        help="Predict with the numbers that `trnrt calibrate` fitted to a device's reports.",
+        callback=check_timing,
+    ),
+]
+ReportFiles = Annotated[list[Path], typer.Argument(metavar="REPORT...", help="Files of `trnrt doctor --self-test`.")]
+OverlayFile = Annotated[
+    Path | None, output_flag("-o", "--output", metavar="FILE.toml", help="Write the fitted numbers, for --timing.")
 ]
 BackendFlag = Annotated[
     Backend, device_flag("--backend", help="What runs the model; auto uses a device if there is one.")

@@ -35,8 +35,10 @@ from trnrt.commands.options import (
     SimulatedTargetFlag,
     Stage,
     TargetFlag,
+    TimingFlag,
     UnsupportedFlag,
     check_finite,
+    check_timing_target,
     flag,
     read_budget,
     read_numbers,
@@ -284,6 +286,7 @@ class Planning:
 
     dtype: DType = flag("Planning", "--dtype", default=DType.FLOAT32, help="The dtype of weights and activations.")
     target: TargetFlag = None
+    timing: TimingFlag = None
     fallback: Fallback = flag(
         "Planning",
         "--fallback",
@@ -299,6 +302,10 @@ class Planning:
     max_instructions: int | None = flag(
         "Planning", "--max-instructions", metavar="[N|none]", parser=read_budget, help=BUDGET
     )
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of another target."""
+        check_timing_target(self.timing, self.target)
 
     @property
     def fallback_name(self) -> str | None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trnrt.capacity.assumptions import WORKERS, assumptions
 from trnrt.capacity.queueing import FINAL_SAMPLES
-from trnrt.nki.machine.targets import get_target, place_of
+from trnrt.nki.machine.targets import get_target, overlay_of, place_of
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
@@ -271,6 +271,9 @@ def _host_line(host: Host) -> str:
 
 def trust_text(target: str) -> str:
     """A note on how far to trust the answer."""
+    overlay = overlay_of(target)
+    if overlay is not None:
+        return f"none of this ran on a device; the timing model has {overlay.describe()}"
     if not get_target(target).timing.compared:
         return f"none of this ran on a device, and {target}'s model was never compared with a measurement"
     return (

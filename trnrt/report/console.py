@@ -72,8 +72,8 @@ def working(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def counting(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar of ``total`` rows on a terminal, with rate and remaining time.
+def counting(what: str, total: int, done: int = 0, unit: str = "rows") -> Iterator[Callable[[int], None]]:
+    """Show a progress bar of ``total`` rows, or another ``unit``, on a terminal, with rate and remaining time.
 
     Yields a function to call with the number of rows just done.
     """
@@ -86,14 +86,14 @@ def counting(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], N
     bar = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} rows, {task.fields[rate]}", markup=False),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}, {task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*bar, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(escape_text(what), total=total, completed=done, rate="")
+        task = progress.add_task(escape_text(what), total=total, completed=done, rate="", unit=unit)
 
         def advance(rows: int) -> None:
             speed = progress.tasks[0].speed
-            progress.update(task, advance=rows, rate=f"{speed:,.0f} rows/s" if speed else "")
+            progress.update(task, advance=rows, rate=f"{speed:,.0f} {unit}/s" if speed else "")
 
         yield advance

@@ -35,7 +35,11 @@ Document = dict[str, Any]
 
 
 def as_text(document: Document) -> str:
-    """The document as JSON text in ASCII, with null for NaN and infinity."""
+    """The document as JSON text in ASCII, with null for NaN and infinity. ``timing``: the overlay in use, if any."""
+    from trnrt.nki.machine.targets import overlay_in_use
+
+    overlay = overlay_in_use()
+    document = document if overlay is None else document | {"timing": overlay.describe()}
     return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
 
 

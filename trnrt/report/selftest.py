@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
+from trnrt.neuron.selftest.anonymity import anonymous, private_names
+from trnrt.neuron.selftest.describing import describe_case
+from trnrt.neuron.selftest.table import CASES
 from trnrt.report.doctor import WIDTH
 from trnrt.report.documents import SCHEMA_VERSION
 from trnrt.text import count_text, error_text, escape_text
@@ -21,13 +26,20 @@ _STYLES = {"passed": "green", "skipped": "dim"}
 def selftest_document(suite: Suite, doctor: dict[str, Any], text: str, *, version: str) -> dict[str, Any]:
     """``doctor --self-test``: ``text`` has the terminal's lines, ``doctor`` the diagnosis.
 
-    A case's ``predicted_us`` is its latency by the timing model (``low_us`` to ``high_us``), ``measured_us`` the median
-    of calls on the device, or null; ``ratio`` is measured over predicted.
+    A case's ``predicted_us`` is its latency by the timing model (``low_us`` to ``high_us``; ``path_us`` by place),
+    ``measured_us`` the median of calls on the device, or null, ``measured`` their distribution; ``ratio`` is measured
+    over predicted, and ``ran`` says what was run. ``made``: the day, UTC. No machine, user or folder is named.
     """
+    document: dict[str, Any] = anonymous(_document(suite, doctor, text, version), private_names())
+    return document
+
+
+def _document(suite: Suite, doctor: dict[str, Any], text: str, version: str) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "trnrt_version": version,
         "kind": "self-test",
+        "made": datetime.now(UTC).date().isoformat(),
         "backend": suite.backend,
         "target": suite.target,
         "passed": suite.has_passed,
@@ -36,11 +48,28 @@ def selftest_document(suite: Suite, doctor: dict[str, Any], text: str, *, versio
         "counts": dict(Counter(outcome.state for outcome in suite.outcomes)),
         "text": text.splitlines(),
         "cases": [_case(outcome) for outcome in suite.outcomes],
-        "doctor": doctor,
+        "frontends": [asdict(tried) for tried in suite.tried],
+        "doctor": _without_processes(doctor),
     }
 
 
+def _without_processes(doctor: dict[str, Any]) -> dict[str, Any]:
+    """The diagnosis without the names of processes that use the devices."""
+    machine = doctor.get("machine", {})
+    listed = [{key: value for key, value in row.items() if key != "users"} for row in machine.get("listed", ())]
+    return {**doctor, "machine": {**machine, "listed": listed}} if listed else doctor
+
+
+def _distribution_document(outcome: Outcome) -> dict[str, Any] | None:
+    """The distribution of the device's calls, with its clock; None if no device was tested."""
+    if outcome.measured_us is None:
+        return None
+    return {**outcome.document["wall_us"], "clock": outcome.document.get("clock", "host")}
+
+
 def _case(outcome: Outcome) -> dict[str, Any]:
+    case = CASES.get(outcome.name)
+    source = outcome.document if outcome.simulated is None else outcome.simulated
     return {
         "name": outcome.name,
         "state": outcome.state,
@@ -49,6 +78,10 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "high_us": outcome.ends_us[1],
         "measured_us": outcome.measured_us,
         "ratio": _ratio(outcome),
+        "measured": _distribution_document(outcome),
+        "moved_bytes": source.get("moved_bytes"),
+        "path_us": source.get("path_us"),
+        "ran": None if case is None else describe_case(case),
         "off_simulator": outcome.off_simulator,
         "result": outcome.document,
         "simulated": outcome.simulated,
@@ -72,6 +105,9 @@ def selftest_parts(suite: Suite) -> list[Any]:
     bad = [outcome for outcome in suite.outcomes if outcome.state not in ("passed", "skipped")]
     if bad:
         parts.append("")
+    for tried in suite.tried:
+        off = "" if tried.off_simulator is None else f", off simulator {error_text(tried.off_simulator)}"
+        parts.append(f"{tried.name} with NKI's frontend {tried.frontend}: {tried.state}{off}")
     for outcome in bad:
         lines = str(outcome.document.get("summary") or outcome.document.get("detail") or "").strip().splitlines()
         parts.append(Text(escape_text(f"{outcome.name}: {lines[0] if lines else 'its numbers are off'}")))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.program import Instruction, MemoryRegion
+from trnrt.nki.machine.targets import overlay_of
 from trnrt.nki.machine.timing import PS_PER_US, Timeline, Transfer
 from trnrt.nki.profiling import Profile, StepUse
 from trnrt.report.timeline import (
@@ -48,6 +49,7 @@ def trace_document(profile: Profile) -> dict[str, Any]:
     hold, and the DMA engines' rate. ``ts`` and ``dur`` are microseconds.
     """
     events: list[Event] = []
+    overlay = overlay_of(profile.target)
     with without_collection():
         for number, timeline in enumerate(profile.cores):
             events += _core_events(number, timeline, profile.steps)
@@ -62,6 +64,7 @@ def trace_document(profile: Profile) -> dict[str, Any]:
             "low_us": asdict(profile.low_us),
             "high_us": asdict(profile.high_us),
             "compared_with_measurements": profile.compared,
+            **({} if overlay is None else {"timing": overlay.describe()}),
         },
     }
 

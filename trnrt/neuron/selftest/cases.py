@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 
 HERE = Path(__file__).parent
-FIRST, _V3 = 2, 3
+FIRST, V3 = 2, 3
 """Generations of NeuronCores: the first with NKI, and the first with DMA transposes and double rows."""
 
 
@@ -64,10 +65,11 @@ class Small:
 
 @dataclass(frozen=True)
 class Direct:
-    """``body``: a kernel of ``bodies`` or, with its module's name, of trnrt.kernels. ``expected``: the same in numpy.
+    """``body``: a kernel of ``bodies``, of ``probes`` ("probes.name") or, with its module's name, of trnrt.kernels.
+    ``expected``: the same in numpy.
 
-    ``options``: further arguments of the kernel. The kernel is named, not imported: if AWS's nki refuses a file of
-    kernels, only the cases that need it fail.
+    ``options``: further arguments of the kernel. ``probe``: the name of the ``Probe`` that it is a case of, "" for
+    none. The kernel is named, not imported: if AWS's nki refuses a file of kernels, only the cases that need it fail.
     """
 
     name: str
@@ -78,6 +80,14 @@ class Direct:
     rtol: float = 1e-4
     since: int = FIRST
     options: tuple[Any, ...] = ()
+    probe: str = ""
+
+    def find_kernel(self) -> Any:
+        """The kernel; imports its module."""
+        module, _, name = self.body.rpartition(".")
+        own = module in ("", "probes")
+        home = f"trnrt.neuron.selftest.{module or 'bodies'}" if own else f"trnrt.kernels.{module}"
+        return getattr(import_module(home), name)
 
     def arrays(self) -> list[Array]:
         """Random operands of the dtype."""
@@ -270,10 +280,10 @@ DIRECT: tuple[Direct, ...] = (
         ((256, 60), (256, 70)),
         _product,
         "float8_e4m3",
-        since=_V3,
+        since=V3,
     ),
     Direct("transpose_by_tensor", "transpose_matrix", ((60, 200),), np.transpose, rtol=0.0),
-    Direct("transpose_by_dma", "transpose_matrix", ((64, 128),), np.transpose, "bfloat16", 0.0, _V3, (True,)),
+    Direct("transpose_by_dma", "transpose_matrix", ((64, 128),), np.transpose, "bfloat16", 0.0, V3, (True,)),
     Direct("layout_rows", "copy_rows", ((130, 20),), np.asarray, rtol=0.0),
     Direct("layout_features", "copy_features", ((20, 130),), np.asarray, rtol=0.0),
     Direct("layout_channels", "copy_channels", ((2, 130, 3, 4),), np.asarray, rtol=0.0),
@@ -293,6 +303,3 @@ SAMPLES: tuple[Sample, ...] = tuple(
     for model in ("digits_ffnn", "digits_cnn")
     for rows, dtype in ((1, "float32"), (8, "float32"), (64, "float32"), (8, "bfloat16"))
 )
-
-_ALL: tuple[Case, ...] = (*SMALL, *DIRECT, *SAMPLES)
-CASES = {case.name: case for case in _ALL}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from trnrt.neuron.selftest.cases import CASES
+from trnrt.neuron.frontend import FRONTEND_VARIABLE
+from trnrt.neuron.selftest.table import CASES
 from trnrt.nki.machine.targets import get_target, portable_name
 
 LIMIT_S = {"simulator": 120.0, "neuron": 900.0}
@@ -28,6 +29,9 @@ LOG = 3000
 """Characters that are kept of a dead process's output."""
 
 POLL_S = 0.02
+
+TRIED = ("add", "matmul", "conv_pooled", "digits_cnn_1")
+"""The cases that are compiled with each frontend: kernels alone, and rendered modules."""
 
 STATES = ("passed", "failed", "error", "timeout", "crashed", "skipped")
 
@@ -73,29 +77,47 @@ class Outcome:
         return None if self.simulated is None or wall is None else float(wall["median"])
 
 
+@dataclass(frozen=True)
+class Tried:
+    """A case compiled with one of NKI's frontends. ``off_simulator``: as in ``Outcome``; ``state``: one of STATES."""
+
+    frontend: str
+    name: str
+    state: str
+    summary: str
+    off_simulator: float | None
+
+
 @dataclass
 class Suite:
-    """The results of a run."""
+    """The results of a run. ``tried``: some cases, once with each frontend of NKI."""
 
     backend: str
     target: str
     seconds: float = 0.0
     outcomes: list[Outcome] = field(default_factory=list)
     interrupted: bool = False
+    tried: list[Tried] = field(default_factory=list)
 
     @property
     def has_passed(self) -> bool:
-        """True if all cases ran and passed; those that the target can't run are skipped."""
+        """True if all cases ran and passed; those that the target can't run are skipped.
+
+        The frontends that were ``tried`` don't count: AWS takes one away.
+        """
         return not self.interrupted and all(outcome.state in ("passed", "skipped") for outcome in self.outcomes)
 
 
 class Worker:
-    """Runs cases for a backend in a process, and starts a new one if that dies."""
+    """Runs cases for a backend in a process, and starts a new one if that dies. ``frontend``: NKI's, "" for the usual
+    one."""
 
-    def __init__(self, backend: str, target: str, folder: Path, limit_s: float | None = None) -> None:
-        self.backend, self.target = backend, target
+    def __init__(
+        self, backend: str, target: str, folder: Path, limit_s: float | None = None, frontend: str = ""
+    ) -> None:
+        self.backend, self.target, self.frontend = backend, target, frontend
         self.limit_s = LIMIT_S[backend] if limit_s is None else limit_s
-        self.folder = folder / backend
+        self.folder = folder / f"{backend}{frontend}"
         self.folder.mkdir()
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[bytes] | None = None
@@ -149,7 +171,7 @@ class Worker:
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env=environment(os.environ, self.backend, self.target),
+                env=environment(os.environ, self.backend, self.target, self.frontend),
                 start_new_session=True,
                 cwd=self.folder,  # the compiler's files are deleted with the folder
             )
@@ -165,8 +187,8 @@ def command(backend: str, target: str, folder: Path) -> list[str]:
     return [sys.executable, "-m", "trnrt.neuron.selftest.worker", backend, portable_name(target), str(folder)]
 
 
-def environment(before: Mapping[str, str], backend: str, target: str) -> dict[str, str]:
-    """A worker's environment: for the simulator, or for AWS's packages on one physical core."""
+def environment(before: Mapping[str, str], backend: str, target: str, frontend: str = "") -> dict[str, str]:
+    """A worker's environment: for the simulator, or for AWS's packages on one physical core, with a frontend of NKI."""
     made = {**before, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     if backend == "simulator":
         return made | {"TRNRT_NKI": "simulator"}
@@ -174,13 +196,20 @@ def environment(before: Mapping[str, str], backend: str, target: str) -> dict[st
     made.setdefault("NEURON_LOGICAL_NC_CONFIG", "1")
     made.setdefault("NEURON_PLATFORM_TARGET_OVERRIDE", target)
     made.setdefault("NEURON_RT_VISIBLE_CORES", "0")
-    return made
+    return made | ({FRONTEND_VARIABLE: frontend} if frontend else {})
 
 
 def run_suite(
-    backend: str, target: str, names: Iterable[str] = CASES, progress: Progress = print, limit_s: float | None = None
+    backend: str,
+    target: str,
+    names: Iterable[str] = CASES,
+    progress: Progress = print,
+    limit_s: float | None = None,
+    frontends: Sequence[str] = (),
 ) -> Suite:
-    """Run the cases. Their errors are results, not raised; an interrupted run keeps its results."""
+    """Run the cases, and those of TRIED again with each frontend. Their errors are results, not raised; an interrupted
+    run keeps its results."""
+    names = tuple(names)
     target = get_target(target).name
     suite, start = Suite(backend, target), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="trnrt-self-test-") as folder:
@@ -189,6 +218,14 @@ def run_suite(
             for name in names:
                 progress(name)
                 suite.outcomes.append(_outcome(name, target, workers))
+            if frontends:
+                workers[-1].close()  # a core is for one process at a time
+            for frontend in frontends:
+                workers.append(Worker(backend, target, Path(folder), limit_s, frontend))
+                for name in (name for name in TRIED if name in names):
+                    progress(f"{name}, {frontend}")
+                    suite.tried.append(_try_frontend(name, workers[0], workers[-1]))
+                workers[-1].close()
         except KeyboardInterrupt:
             suite.interrupted = True
         finally:
@@ -196,6 +233,13 @@ def run_suite(
                 worker.close()
     suite.seconds = time.monotonic() - start
     return suite
+
+
+def _try_frontend(name: str, simulator: Worker, device: Worker) -> Tried:
+    """A case with the frontend of ``device``."""
+    document = device.run(name)
+    off = _largest_difference(device.outputs(name), simulator.outputs(name))
+    return Tried(device.frontend, name, str(document["state"]), str(document.get("summary", "")), off)
 
 
 def _outcome(name: str, target: str, workers: list[Worker]) -> Outcome:

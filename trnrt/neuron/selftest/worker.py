@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from trnrt.cache import write_whole
-from trnrt.neuron.selftest.cases import CASES, Array
+from trnrt.neuron.selftest.cases import Array
 from trnrt.neuron.selftest.running import run_case
+from trnrt.neuron.selftest.table import CASES
 
 DETAIL = 4000
 """Characters that are kept of an error's end, which has the reason."""

@@ -10,7 +10,7 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from trnrt.nki.errors import OptionError
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.modes import add_generation
+from trnrt.nki.machine.overlays import TIMING_VARIABLE, Overlay, read_overlay
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.reading import TableReader, merge
 
@@ -140,22 +141,59 @@ def target_names() -> tuple[str, ...]:
 
 def known_targets() -> list[Target]:
     """The targets that are part of trnrt, then those whose files this process has read."""
+    return [get_target(target.name) for target in _all_targets()]
+
+
+def _all_targets() -> list[Target]:
     return [*map(_own_target, target_names()), *(given.target for given in _given.values())]
+
+
+def overlay_in_use() -> Overlay | None:
+    """The overlay in TRNRT_TIMING; OptionError if that is none."""
+    path = os.environ.get(TIMING_VARIABLE)
+    return overlay_at(path) if path else None
+
+
+def overlay_of(name: str) -> Overlay | None:
+    """The overlay in use, if it is for this target."""
+    overlay = overlay_in_use()
+    return overlay if overlay is not None and overlay.like == get_target(name).name else None
+
+
+@cache
+def overlay_at(path: str) -> Overlay:
+    """The overlay in a file, read once; OptionError if it is wrong, or for no target of trnrt."""
+    overlay = read_overlay(Path(path))
+    if overlay.like not in target_names():
+        hint = f"it is one of {', '.join(target_names())}"
+        raise OptionError(f"{path}: like = {overlay.like!r} is no target of trnrt", hint=hint)
+    return overlay
+
+
+@cache
+def _overlaid(name: str, overlay: Overlay) -> Target:
+    target = _own_target(name)
+    return replace(target, timing=overlay.apply(target.timing))
 
 
 def get_target(name: str | os.PathLike[str]) -> Target:
     """The target with this name, alias or file; OptionError if there is none, or the file is wrong.
 
-    A name that ends in ``.toml``, or has a folder, is a file.
+    A name that ends in ``.toml``, or has a folder, is a file. A target of TRNRT_TIMING's overlay has its numbers.
     """
-    text = os.fspath(name)
+    found, overlay = _find_target(os.fspath(name)), overlay_in_use()
+    return found if overlay is None or overlay.like != found.name else _overlaid(found.name, overlay)
+
+
+def _find_target(text: str) -> Target:
+    """The target with its own numbers."""
     if text.endswith(_SUFFIX) or os.sep in text:
         return _read_given(Path(text))
     if text in target_names():
         return _own_target(text)
     if text in _given:
         return _given[text].target
-    found = next((target for target in known_targets() if text in target.aliases), None)
+    found = next((target for target in _all_targets() if text in target.aliases), None)
     if found is None:
         raise OptionError(f"unknown target {text!r}", hint=_target_hint())
     return found
@@ -173,9 +211,9 @@ def portable_name(name: str | os.PathLike[str]) -> str:
 
 
 def cache_name(name: str) -> str:
-    """The target's name, with a digest of its data if it is a user's own."""
-    given = _given.get(name)
-    return name if given is None else f"{name}@{hashlib.sha256(repr(given.target).encode()).hexdigest()[:16]}"
+    """The target's name, with a digest of its data if it is a user's own or has an overlay's numbers."""
+    own = name not in _given and overlay_of(name) is None
+    return name if own else f"{name}@{hashlib.sha256(repr(get_target(name)).encode()).hexdigest()[:16]}"
 
 
 def place_of(name: str) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from trnrt.nki.machine.targets import overlay_of
 from trnrt.nki.machine.timing import Range
 from trnrt.nki.profiling import Profile, StepUse
 from trnrt.report.profiles import wide_text
@@ -29,6 +30,9 @@ def marks(profile: Profile) -> str:
 
 
 def _compared_mark(profile: Profile) -> str:
+    overlay = overlay_of(profile.target)
+    if overlay is not None:
+        return f'<p class="mark" id="timing">{_text(overlay.describe())}.</p>'
     if profile.compared:
         return '<p class="mark">Predicted by a model that was compared with measurements of this target.</p>'
     return (

@@ -7,9 +7,11 @@ from trnrt.nki.machine.timing.prediction import (
     Range,
     add_ranges,
     benchmark_us,
+    compiled_issues,
     largest_range,
     predict,
     profiler_us,
+    retimed_us,
     schedule_freely,
 )
 from trnrt.nki.machine.timing.simulation import schedule
@@ -25,9 +27,11 @@ __all__ = [
     "Transfer",
     "add_ranges",
     "benchmark_us",
+    "compiled_issues",
     "largest_range",
     "predict",
     "profiler_us",
+    "retimed_us",
     "schedule",
     "schedule_freely",
 ]

@@ -138,6 +138,16 @@ def schedule_freely(program: Program) -> Timeline:
         return _headline(_issues_as_compiled(program, None))[0]
 
 
+def compiled_issues(program: Program) -> Issues:
+    """The issues of the program after the compiler's rewrites, to time with other numbers: ``retimed_us``."""
+    return _issues_as_compiled(program, None)
+
+
+def retimed_us(issues: Issues, timing: Timing) -> float:
+    """The headline of ``compiled_issues`` as a benchmark would measure it, with other numbers of the same policies."""
+    return benchmark_us(_headline(issues.retime(timing))[0])
+
+
 def _issues_as_compiled(program: Program, issues: Issues | None) -> Issues:
     """The issues of the program after the compiler's rewrites. ``issues``: the program's own, if they are known."""
     fewer = rewrite_copies(program) if program.target.timing.order == "free" else None
