@@ -58,6 +58,7 @@ def capacity_document(answer: Answer) -> Document:
         "curve": [{"rate": rate} | _waiting(waiting) for rate, waiting in answer.curve],
         "assumed": asdict(question.host) | {"samples": FINAL_SAMPLES},
         "sources": {name: source for name, (_, source) in assumptions().items()},
+        "notes": trust_notes(question.target),
     }
 
 
@@ -269,17 +270,19 @@ def _host_line(host: Host) -> str:
     )
 
 
-def trust_text(target: str) -> str:
-    """A note on how far to trust the answer."""
-    overlay = overlay_of(target)
+def trust_notes(target: str) -> list[str]:
+    """Notes on how far to trust the answer."""
+    found, overlay = get_target(target), overlay_of(target)
     if overlay is not None:
-        return f"none of this ran on a device; the timing model has {overlay.describe()}"
-    if not get_target(target).timing.compared:
-        return f"none of this ran on a device, and {target}'s model was never compared with a measurement"
-    return (
-        f"none of this ran on a device: the timing model is {MEDIAN_ERROR:g} % off published "
-        f"figures in the median and {WORST_ERROR:g} % at worst (docs/timing.md)"
-    )
+        trust = f"none of this ran on a device; the timing model has {overlay.describe()}"
+    elif found.timing.compared:
+        trust = (
+            f"none of this ran on a device: the timing model is {MEDIAN_ERROR:g} % off published "
+            f"figures in the median and {WORST_ERROR:g} % at worst (docs/timing.md)"
+        )
+    else:
+        trust = f"none of this ran on a device, and {target}'s model was never compared with a measurement"
+    return [trust, found.note] if found.note else [trust]
 
 
 def rate_text(rate: float) -> str:
