@@ -75,7 +75,7 @@ class ServeSettings(BaseSettings):
     compiled: Path | None = None
     fallback: Literal["none", "onnxruntime"] = "none"
     shape: Annotated[list[str], NoDecode] = []
-    max_instructions: int | None = Field(default=None, ge=0, description="0, or none: kernels of any size.")
+    max_instructions: int | None = Field(default=None, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod
