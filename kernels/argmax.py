@@ -145,7 +145,7 @@ def _extreme_blocks(
                 _search_last(best_sb, place_sb, x_sb[:, 0 : min(CHUNK, columns - c0)], first_sb, c0)
             else:
                 _replace_nan(x_sb, first_sb)
-                _search(best_sb, place_sb, x_sb, c0)
+                _search_columns(best_sb, place_sb, x_sb, c0)
         index_sb = nl.ndarray((n, 1), dtype=nl.uint32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=index_sb, data1=place_sb, data2=number_sb, op=nl.multiply)
         nisa.dma_copy(dst=dst[r0 : r0 + n, :], src=index_sb)
@@ -222,7 +222,7 @@ def _replace_nan(x_sb: nl.NkiTensor, first_sb: nl.NkiTensor) -> None:
     nisa.tensor_copy_predicated(dst=x_sb, src=first_sb.broadcast(1, x_sb.shape[1]), predicate=is_nan_sb)
 
 
-def _search(best_sb: nl.NkiTensor, place_sb: nl.NkiTensor, x_sb: nl.NkiTensor, c0: int) -> None:
+def _search_columns(best_sb: nl.NkiTensor, place_sb: nl.NkiTensor, x_sb: nl.NkiTensor, c0: int) -> None:
     """Search columns ``c0``...; best_sb (value) and place_sb (its index) change only where these are larger."""
     n = x_sb.shape[0]
     top_sb = nl.ndarray((n, SEARCH_MIN), dtype=nl.float32, buffer=nl.sbuf)
@@ -238,7 +238,7 @@ def _search(best_sb: nl.NkiTensor, place_sb: nl.NkiTensor, x_sb: nl.NkiTensor, c
 def _search_last(
     best_sb: nl.NkiTensor, place_sb: nl.NkiTensor, x_sb: nl.NkiTensor, first_sb: nl.NkiTensor, c0: int
 ) -> None:
-    """``_search`` for the last one of equal elements; x_sb still contains its NaN, which equal nothing."""
+    """``_search_columns`` for the last one of equal elements; x_sb still contains its NaN, which equal nothing."""
     n, columns = x_sb.shape
     numbers_sb = nl.ndarray((n, columns), dtype=x_sb.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=numbers_sb, src=x_sb)

@@ -89,7 +89,7 @@ def batched_matmul(
             b = _factor(b_place, batches, outer + g0, False)
             out = dst[outer + g0 : outer + g1]
             if depth <= DEPTH:
-                _multiply(out, left, a, right, b, depth, act)
+                _multiply_matrices(out, left, a, right, b, depth, act)
             else:
                 _multiply_by_parts(out[0], left, a, right, b, depth, act)
 
@@ -114,17 +114,17 @@ def _factor(at: Place, batches: tuple[int, ...], number: int, is_left: bool) -> 
     return Factor(offset, inner, at.column, at.row) if is_left else Factor(offset, inner, at.row, at.column)
 
 
-def _multiply(
+def _multiply_matrices(
     dst: nl.NkiTensor, left: nl.NkiTensor, a: Factor, right: nl.NkiTensor, b: Factor, depth: int, act: str
 ) -> None:
     """dst (G, M, N) in HBM, with the whole contraction loaded at once."""
     count, rows, columns = dst.shape
     for n0 in range(0, columns, SUM_COLUMNS):
         n1 = min(columns, n0 + SUM_COLUMNS)
-        b_sb = _load(right, b, count, (0, depth), (n0, n1))
+        b_sb = _load_matrices(right, b, count, (0, depth), (n0, n1))
         for m0 in range(0, rows, SUM_ROWS):
             m1 = min(rows, m0 + SUM_ROWS)
-            a_sb = _load(left, a, count, (0, depth), (m0, m1))
+            a_sb = _load_matrices(left, a, count, (0, depth), (m0, m1))
             for r0 in range(m0, m1, nl.tile_size.pmax):
                 r1 = min(m1, r0 + nl.tile_size.pmax)
                 y_sb = nl.ndarray((r1 - r0, count, n1 - n0), dtype=dst.dtype, buffer=nl.sbuf)
@@ -147,8 +147,8 @@ def _multiply_rows(y_sb: nl.NkiTensor, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, d
             for g in range(g0, g1):
                 a_part = a_sb[:, :, min(g, a_sb.shape[2] - 1), :]
                 b_part = b_sb[:, :, min(g, b_sb.shape[2] - 1), n0:n1]
-                _contract(sum_psum[:, g - g0, :], a_part, b_part, depth, True)
-            _finish(y_sb[:, g0:g1, n0:n1], sum_psum, act, number)
+                _contract_matrices(sum_psum[:, g - g0, :], a_part, b_part, depth, True)
+            _activate_sum(y_sb[:, g0:g1, n0:n1], sum_psum, act, number)
             number += 1
 
 
@@ -170,21 +170,21 @@ def _multiply_by_parts(
                     corners.append((r0 - m0, c0 - n0))
             for k0 in range(0, depth, DEPTH):
                 k1 = min(depth, k0 + DEPTH)
-                b_sb = _load(right, b, 1, (k0, k1), (n0, n1))
-                a_sb = _load(left, a, 1, (k0, k1), (m0, m1))
+                b_sb = _load_matrices(right, b, 1, (k0, k1), (n0, n1))
+                a_sb = _load_matrices(left, a, 1, (k0, k1), (m0, m1))
                 for i in range(len(banks)):
                     r0, c0 = corners[i]
                     a_part = a_sb[:, :, 0, r0 : r0 + banks[i].shape[0]]
                     b_part = b_sb[:, :, 0, c0 : c0 + banks[i].shape[1]]
-                    _contract(banks[i], a_part, b_part, k1 - k0, k0 == 0)
+                    _contract_matrices(banks[i], a_part, b_part, k1 - k0, k0 == 0)
             for i in range(len(banks)):
                 r0, c0 = m0 + corners[i][0], n0 + corners[i][1]
                 y_sb = nl.ndarray(banks[i].shape, dtype=dst.dtype, buffer=nl.sbuf)
-                _finish(y_sb, banks[i], act, i)
+                _activate_sum(y_sb, banks[i], act, i)
                 nisa.dma_copy(dst=dst[r0 : r0 + y_sb.shape[0], c0 : c0 + y_sb.shape[1]], src=y_sb)
 
 
-def _contract(bank: nl.NkiTensor, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, depth: int, starts: bool) -> None:
+def _contract_matrices(bank: nl.NkiTensor, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, depth: int, starts: bool) -> None:
     """bank (M, N) = or += the product of a_sb (P, K/128, M) and b_sb (P, K/128, N)."""
     for t in range(ceil_div(depth, nl.tile_size.pmax)):
         k = min(nl.tile_size.pmax, depth - t * nl.tile_size.pmax)
@@ -192,7 +192,7 @@ def _contract(bank: nl.NkiTensor, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, depth:
         nisa.nc_matmul(dst=bank, stationary=a_sb[0:k, t, :], moving=b_sb[0:k, t, :], accumulate=not first)
 
 
-def _finish(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, act: str, number: int) -> None:
+def _activate_sum(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, act: str, number: int) -> None:
     """y_sb = act(sum_psum)."""
     if act == "none":
         copy(y_sb, sum_psum, number)
@@ -200,7 +200,7 @@ def _finish(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, act: str, number: int) -
         nisa.activation(dst=y_sb, op=activation_function(act), data=sum_psum)
 
 
-def _load(
+def _load_matrices(
     tensor: nl.NkiTensor, factor: Factor, count: int, depths: tuple[int, int], sizes: tuple[int, int]
 ) -> nl.NkiTensor:
     """``depths`` (first, end) of the contraction and ``sizes`` of the rows or columns of some matrices, in SBUF (P,

@@ -73,10 +73,10 @@ def move_channels(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], runs: tuple
             for piece in blocks[block]:
                 src = given[piece.source]
                 part = _part(src, piece.first, piece.step, piece.count)
-                _copy(_part(to, piece.put, piece.put_step, piece.count), part, _quadrants(to, src, piece))
+                _copy_partitions(_part(to, piece.put, piece.put_step, piece.count), part, _quadrants(to, src, piece))
 
 
-def tile_bytes(runs: int, channels: int) -> int:
+def channel_tile_bytes(runs: int, channels: int) -> int:
     """The most bytes per partition that the tiles take, for planners, for a call that makes ``channels`` in SBUF of so
     many runs: products may need selecting matrices, one per run and block, and the sources."""
     return (2 * runs + 2) * min(channels, nl.tile_size.pmax) * 4
@@ -192,7 +192,7 @@ def _selection(piece: Run, rows: int, dtype: Any) -> nl.NkiTensor:
     return matrix_sb
 
 
-def _copy(dst: nl.NkiTensor, src: nl.NkiTensor, at_once: int) -> None:
+def _copy_partitions(dst: nl.NkiTensor, src: nl.NkiTensor, at_once: int) -> None:
     """dst = src, at most ``at_once`` partitions at a time by two engines, or by DMA if that is 0."""
     if at_once == 0:
         nisa.dma_copy(dst=dst, src=src)

@@ -27,7 +27,7 @@ PI = 3.1415927410125732
 ROUNDER = 12582912.0
 
 
-def leading(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
+def take_leading_bits(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
     """dst = x without the 12 last bits of its fraction; both float32."""
     bits, source = dst.view(nl.int32), x.view(nl.int32)
     nisa.tensor_scalar(dst=bits, data=source, op0=nl.bitwise_and, operand0=LEADING_BITS)
@@ -36,7 +36,7 @@ def leading(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
 def halves(x: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor]:
     """Two tiles of 12 bits each whose sum is the float32 tile x."""
     high_sb, low_sb = fresh(x.shape), fresh(x.shape)
-    leading(high_sb, x)
+    take_leading_bits(high_sb, x)
     nisa.tensor_tensor(dst=low_sb, data1=x, data2=high_sb, op=nl.subtract)
     return high_sb, low_sb
 

@@ -136,7 +136,7 @@ def columns_of_a_piece(sources: int, ops: tuple[tuple[Any, ...], ...]) -> int:
     return max(1, min(COLUMNS, PIECE_BYTES // (4 * tiles_at_once(sources, ops))))
 
 
-def tile_bytes(sources: int, ops: tuple[tuple[Any, ...], ...], elements: int) -> int:
+def compute_tile_bytes(sources: int, ops: tuple[tuple[Any, ...], ...], elements: int) -> int:
     """The most bytes per partition that the tiles take, for planners, for a call on ``elements`` per partition: those
     of a piece, and of the next one."""
     return 2 * tiles_at_once(sources, ops) * min(columns_of_a_piece(sources, ops), elements) * 4

@@ -12,7 +12,7 @@ def load_rows(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: src, in blocks of 128 rows
     """
-    _load(dst, src)
+    _load_partitions(dst, src)
 
 
 def store_rows(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -23,7 +23,7 @@ def store_rows(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: the rows of src, in order
     """
-    _store(dst, src)
+    _store_partitions(dst, src)
 
 
 def load_features(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -34,7 +34,7 @@ def load_features(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: src.T, in blocks of 128 features
     """
-    _load(dst, src.permute((1, 0)))
+    _load_partitions(dst, src.permute((1, 0)))
 
 
 def store_features(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -45,7 +45,7 @@ def store_features(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: the features of src in order, transposed
     """
-    _store(dst.permute((1, 0)), src)
+    _store_partitions(dst.permute((1, 0)), src)
 
 
 def load_channels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -56,7 +56,7 @@ def load_channels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: src.transpose(1, 0, 2, 3), in blocks of 128 channels
     """
-    _load(dst, src.permute((1, 0, 2, 3)))
+    _load_partitions(dst, src.permute((1, 0, 2, 3)))
 
 
 def store_channels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
@@ -67,18 +67,18 @@ def store_channels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
     numpy: the channels of src in order, as images
     """
-    _store(dst.permute((1, 0, 2, 3)), src)
+    _store_partitions(dst.permute((1, 0, 2, 3)), src)
 
 
-def _load(tile_sb: nl.NkiTensor, src: nl.NkiTensor) -> None:
+def _load_partitions(tile_sb: nl.NkiTensor, src: nl.NkiTensor) -> None:
     """tile_sb (P, B, ...) = src, HBM: its first dimension goes to the partitions, in blocks of 128."""
     for block in range(_blocks(tile_sb, src.shape[0])):
         first, count = block * nl.tile_size.pmax, block_rows(src.shape[0], block)
         nisa.dma_copy(dst=tile_sb[0:count, block], src=src[first : first + count])
 
 
-def _store(dst: nl.NkiTensor, tile_sb: nl.NkiTensor) -> None:
-    """The inverse of ``_load``."""
+def _store_partitions(dst: nl.NkiTensor, tile_sb: nl.NkiTensor) -> None:
+    """The inverse of ``_load_partitions``."""
     for block in range(_blocks(tile_sb, dst.shape[0])):
         first, count = block * nl.tile_size.pmax, block_rows(dst.shape[0], block)
         nisa.dma_copy(dst=dst[first : first + count], src=tile_sb[0:count, block])

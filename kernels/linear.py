@@ -34,12 +34,12 @@ SINGLES, SINGLES_TRN1 = 8, 1
 TURNED_BLOCKS = 16
 
 
-def weight_bytes(features: int, outputs: int, item: int) -> int:
+def linear_weight_bytes(features: int, outputs: int, item: int) -> int:
     """Bytes per partition of the weights for OUTPUTS columns, with elements of ``item`` bytes."""
     return ceil_div(features, nl.tile_size.pmax) * min(OUTPUTS, outputs) * item
 
 
-def tile_bytes(rows: int, is_source_on_chip: bool, are_weights_held: bool, load_bytes: int) -> int:
+def linear_tile_bytes(rows: int, is_source_on_chip: bool, are_weights_held: bool, load_bytes: int) -> int:
     """The most bytes per partition that the tiles take, for planners: loads of weights, the source before and after its
     transpose, a bias, sums and results, of OUTPUTS columns each."""
     loads = 0 if are_weights_held else LOADS_AHEAD * load_bytes

@@ -11,7 +11,7 @@ BLOCK_POSITIONS = 8192
 
 
 @dataclass
-class Part(nl.NKIObject):
+class Extent(nl.NKIObject):
     """Images and positions of a tensor in HBM or SBUF: (first, end) of each."""
 
     images: Pair
@@ -34,17 +34,17 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
     assert size >= 1, f"lrn: size is {size}; it must be at least 1"
     dst, src = _flatten_pixels(dst), _flatten_pixels(src)
     images, positions = image_count(src), src.shape[-1]
-    bands_sb = _bands(channels, size)
+    bands_sb = _band_matrices(channels, size)
     bias_sb = nl.ndarray((min(channels, nl.tile_size.pmax), 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=bias_sb, value=bias)
     step = max(1, min(POSITIONS, BLOCK_POSITIONS // ceil_div(channels, nl.tile_size.pmax)))
     more = max(1, step // positions)
     for n0 in range(0, images, more):
         for p0 in range(0, positions, step):
-            part = Part((n0, min(images, n0 + more)), (p0, min(positions, p0 + step)))
+            part = Extent((n0, min(images, n0 + more)), (p0, min(positions, p0 + step)))
             x_sb, squares_sb = [], []
             for block in range(ceil_div(channels, nl.tile_size.pmax)):
-                part_sb = _load(src, block, block_rows(channels, block), part)
+                part_sb = _load_channels(src, block, block_rows(channels, block), part)
                 square_sb = nl.ndarray(part_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
                 nisa.activation(dst=square_sb, op=nl.square, data=part_sb)
                 x_sb.append(part_sb)
@@ -55,9 +55,9 @@ def lrn(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, size: int, alpha: f
                 for q0 in range(0, y_sb.shape[1], nl.tile_size.psum_bank_fmax):
                     q1 = min(y_sb.shape[1], q0 + nl.tile_size.psum_bank_fmax)
                     sum_psum = _window_sums(squares_sb, bands_sb, window, block, q0, q1)
-                    _divide(y_sb[:, q0:q1], x_sb[block][:, q0:q1], sum_psum, alpha / size, beta, bias_sb)
+                    _divide_by_norm(y_sb[:, q0:q1], x_sb[block][:, q0:q1], sum_psum, alpha / size, beta, bias_sb)
                 if is_hbm_tensor(dst):
-                    _store(dst, y_sb, block, part)
+                    _store_channels(dst, y_sb, block, part)
 
 
 def _flatten_pixels(tensor: nl.NkiTensor) -> nl.NkiTensor:
@@ -81,7 +81,7 @@ def _reach(channels: int, size: int) -> tuple[int, int]:
     return min(most, ceil_div((size - 1) // 2, nl.tile_size.pmax)), min(most, ceil_div(size // 2, nl.tile_size.pmax))
 
 
-def _bands(channels: int, size: int) -> tuple[int, list[nl.NkiTensor]]:
+def _band_matrices(channels: int, size: int) -> tuple[int, list[nl.NkiTensor]]:
     """(the number of blocks that windows reach into before their own, the matrices (128, 128) of each block's
     contribution to the windows): 1 if channel k of it is in the window about channel m, else 0."""
     before, behind = _reach(channels, size)
@@ -116,7 +116,7 @@ def _window_sums(
     return sum_psum
 
 
-def _divide(
+def _divide_by_norm(
     y_sb: nl.NkiTensor,
     x_sb: nl.NkiTensor,
     sum_psum: nl.NkiTensor,
@@ -130,7 +130,7 @@ def _divide(
     nisa.scalar_tensor_tensor(dst=y_sb, data=base_sb, op0=nl.power, operand0=-beta, op1=nl.multiply, operand1=x_sb)
 
 
-def _result(dst: nl.NkiTensor, block: int, shape: tuple[int, ...], part: Part) -> nl.NkiTensor:
+def _result(dst: nl.NkiTensor, block: int, shape: tuple[int, ...], part: Extent) -> nl.NkiTensor:
     """The place to compute the channels of a block of a part: in dst itself, or in a tile on its way to HBM."""
     if is_hbm_tensor(dst):
         return nl.ndarray(shape, dtype=dst.dtype, buffer=nl.sbuf)
@@ -138,7 +138,7 @@ def _result(dst: nl.NkiTensor, block: int, shape: tuple[int, ...], part: Part) -
     return dst[0 : shape[0], block, n0:n1, p0:p1].reshape(shape)
 
 
-def _load(src: nl.NkiTensor, block: int, rows: int, part: Part) -> nl.NkiTensor:
+def _load_channels(src: nl.NkiTensor, block: int, rows: int, part: Extent) -> nl.NkiTensor:
     """The channels of a block of a part, in SBUF: (rows, images * positions)."""
     (n0, n1), (p0, p1) = part.images, part.positions
     if not is_hbm_tensor(src):
@@ -149,8 +149,8 @@ def _load(src: nl.NkiTensor, block: int, rows: int, part: Part) -> nl.NkiTensor:
     return x_sb.reshape((rows, (n1 - n0) * (p1 - p0)))
 
 
-def _store(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, part: Part) -> None:
-    """Store a normalised tile of ``_load`` to its place in HBM."""
+def _store_channels(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, part: Extent) -> None:
+    """Store a normalised tile of ``_load_channels`` to its place in HBM."""
     (n0, n1), (p0, p1) = part.images, part.positions
     rows, c0 = y_sb.shape[0], block * nl.tile_size.pmax
     images = dst[n0:n1, c0 : c0 + rows, p0:p1].permute((1, 0, 2))

@@ -136,7 +136,7 @@ def multiply_tiled(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor) -> N
                 lhs_tiles = _load_tiles(lhs[k0:k1, m0:m1])
                 rhs_tiles = _load_tiles(rhs[k0:k1, n0:n1])
                 nisa.nc_matmul(dst=sum_psum, stationary=lhs_tiles[0], moving=rhs_tiles[0], accumulate=k0 > 0)
-            _store(dst[m0:m1, n0:n1], sum_psum)
+            _store_sums(dst[m0:m1, n0:n1], sum_psum)
 
 
 def multiply_hoisted(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor) -> None:
@@ -179,7 +179,7 @@ def _multiply_blocks(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor, ti
                 for n in range(0, rhs_tiles[0].shape[1], BANK):
                     sum_psum = _sum_of_products(lhs_tiles, rhs_tiles, m, n)
                     size_m, size_n = sum_psum.shape
-                    _store(dst[m0 + m : m0 + m + size_m, n0 + n : n0 + n + size_n], sum_psum)
+                    _store_sums(dst[m0 + m : m0 + m + size_m, n0 + n : n0 + n + size_n], sum_psum)
 
 
 def multiply_blocked(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor) -> None:
@@ -210,7 +210,7 @@ def multiply_blocked(dst: nl.NkiTensor, lhs: nl.NkiTensor, rhs: nl.NkiTensor) ->
             for m in range(0, m_size, nl.tile_size.pmax):
                 size = min(nl.tile_size.pmax, m_size - m)
                 part = dst[m0 + m : m0 + m + size, n0 : n0 + n_size]
-                _store(part, sums_sb[0:size, m // nl.tile_size.pmax, :])
+                _store_sums(part, sums_sb[0:size, m // nl.tile_size.pmax, :])
 
 
 def _add_block(
@@ -249,7 +249,7 @@ def _sum_of_products(lhs_tiles: list[nl.NkiTensor], rhs_tiles: list[nl.NkiTensor
     return sum_psum
 
 
-def _store(dst: nl.NkiTensor, sums: nl.NkiTensor) -> None:
+def _store_sums(dst: nl.NkiTensor, sums: nl.NkiTensor) -> None:
     """dst, HBM, = sums, in PSUM or SBUF."""
     sums_sb = nl.ndarray(sums.shape, dtype=dst.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=sums_sb, src=sums)

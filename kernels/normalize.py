@@ -31,7 +31,7 @@ def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bi
     kept_sb = (_load_kept(scale, rows, columns), _load_kept(bias, rows, columns))
     for r0 in range(0, rows, nl.tile_size.pmax):
         r1 = min(rows, r0 + nl.tile_size.pmax)
-        shift_sb, d_sb, moments_sb = _measure(src[r0:r1])
+        shift_sb, d_sb, moments_sb = _measure_rows(src[r0:r1])
         rate_sb = _column(r1 - r0)
         nisa.tensor_scalar(dst=rate_sb, data=moments_sb[:, 1:2], op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
         if scale is not None and _is_per_row(scale, rows):
@@ -50,7 +50,7 @@ def normalize_rows(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bi
             nisa.activation(dst=y_sb, op=nl.copy, data=d_sb, scale=rate_sb, bias=offset_sb)
             y_sb = _by_column(y_sb, scale, kept_sb[0], c0, nl.multiply)
             y_sb = _by_column(y_sb, bias, kept_sb[1], c0, nl.add)
-            _store(dst[r0:r1, c0:c1], y_sb)
+            _store_converted(dst[r0:r1, c0:c1], y_sb)
 
 
 def inverse_deviations(dst: nl.NkiTensor, src: nl.NkiTensor, eps: float) -> None:
@@ -67,10 +67,10 @@ def inverse_deviations(dst: nl.NkiTensor, src: nl.NkiTensor, eps: float) -> None
     assert columns <= MAX_COLUMNS, f"inverse_deviations: rows of {columns} elements; the limit is {MAX_COLUMNS}"
     for r0 in range(0, rows, nl.tile_size.pmax):
         r1 = min(rows, r0 + nl.tile_size.pmax)
-        moments_sb = _measure(src[r0:r1])[2]
+        moments_sb = _measure_rows(src[r0:r1])[2]
         rate_sb = _column(r1 - r0)
         nisa.tensor_scalar(dst=rate_sb, data=moments_sb[:, 1:2], op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
-        _store(dst[r0:r1], rate_sb)
+        _store_converted(dst[r0:r1], rate_sb)
 
 
 def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, eps: float) -> None:
@@ -98,7 +98,7 @@ def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients
             y_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
             nisa.activation(dst=y_sb, op=nl.copy, data=x_sb, scale=rate_sb)
             y_sb = _by_column(y_sb, scale, kept_sb, c0, nl.multiply)
-            _store(dst[r0:r1, c0 : c0 + x_sb.shape[1]], y_sb)
+            _store_converted(dst[r0:r1, c0 : c0 + x_sb.shape[1]], y_sb)
 
 
 def _check(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bias: Coefficients) -> None:
@@ -117,7 +117,7 @@ def _check(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bias: Coef
         )
 
 
-def _measure(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTensor]:
+def _measure_rows(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.NkiTensor]:
     """(a number near the mean of each row, negated; the differences from it, if rows are no longer than
     NORMALIZED_CHUNK; their mean and variance) of rows in HBM, at most 128."""
     n, columns = src.shape
@@ -191,7 +191,7 @@ def _column(n: int) -> nl.NkiTensor:
     return nl.ndarray((n, 1), dtype=nl.float32, buffer=nl.sbuf)
 
 
-def _store(dst: nl.NkiTensor, value_sb: nl.NkiTensor) -> None:
+def _store_converted(dst: nl.NkiTensor, value_sb: nl.NkiTensor) -> None:
     """Store float32 from SBUF to HBM, in the dtype of the destination."""
     y_sb = value_sb
     if dst.dtype != nl.float32:

@@ -163,13 +163,13 @@ def move_tiles(
         if start < end:
             rows = matrix[first * nl.tile_size.pmax : (first + count) * nl.tile_size.pmax, :]
             interleaved = rows.reshape_dim(0, (nl.tile_size.pmax, count))
-            move(tiles_sb[:, start:end, :], interleaved[:, start - first : end - first, :], soon, stores)
+            move_tile(tiles_sb[:, start:end, :], interleaved[:, start - first : end - first, :], soon, stores)
     rest = depth - full * nl.tile_size.pmax
     if rest > 0 and t1 > full:
-        move(tiles_sb[0:rest, full, :], matrix[full * nl.tile_size.pmax : depth, :], soon, stores)
+        move_tile(tiles_sb[0:rest, full, :], matrix[full * nl.tile_size.pmax : depth, :], soon, stores)
 
 
-def move(tile_sb: nl.NkiTensor, view: nl.NkiTensor, soon: bool = False, stores: bool = False) -> None:
+def move_tile(tile_sb: nl.NkiTensor, view: nl.NkiTensor, soon: bool = False, stores: bool = False) -> None:
     """A transfer between SBUF and HBM. ``soon``: data flows 0.8 us after the trigger, instead of 1.3 with hardware
     descriptors.
 
@@ -193,7 +193,7 @@ def _turn_tiles(dst_sb: nl.NkiTensor, src: nl.NkiTensor) -> None:
         for k0 in range(0, depth, width):
             size = min(width, depth - k0)
             rows_sb = nl.ndarray((nl.tile_size.pmax, width), dtype=src.dtype, buffer=nl.sbuf)
-            move(rows_sb[0 : m1 - m0, 0:size], src[m0:m1, k0 : k0 + size])
+            move_tile(rows_sb[0 : m1 - m0, 0:size], src[m0:m1, k0 : k0 + size])
             t0 = k0 // nl.tile_size.pmax
             turned_sb = dst_sb[:, t0 : t0 + ceil_div(size, nl.tile_size.pmax), m0:m1]
             turn_rows(turned_sb, rows_sb[0 : m1 - m0, 0:size], True)
@@ -212,7 +212,7 @@ def turn_rows(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool = F
 
     numpy: rows_sb.T
     """
-    planes = _planes(rows_sb)
+    planes = _row_planes(rows_sb)
     count = len(planes)
     width = GROUP * nl.tile_size.pmax
     for k0 in range(0, rows_sb.shape[1], width):
@@ -228,7 +228,7 @@ def turn_rows(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool = F
                 _turn_group(plane_sb, planes[i][:, k0:k1], interleaved, t0 // GROUP)
 
 
-def _planes(rows_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
+def _row_planes(rows_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
     """The matrices that the tensor engine transposes exactly: the rows, or 16 bits of each element as a float32
     number."""
     if transpose_is_exact():

@@ -143,11 +143,11 @@ def avg_pool2d(
             _pool_tile(sum_sb, src, block, n0, corner, tile, windows, False)
             row_runs = _runs(corner[0], r1 - r0, kernel[0], stride[0], dilation[0], rows)
             column_runs = _runs(corner[1], c1 - c0, kernel[1], stride[1], dilation[1], columns)
-            _divide(y_sb, sum_sb, row_runs, column_runs)
+            _divide_by_counts(y_sb, sum_sb, row_runs, column_runs)
             _store_output(dst, y_sb, block, place)
 
 
-def tile_bytes(images: int, image: Pair, size: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> int:
+def pool_tile_bytes(images: int, image: Pair, size: Pair, kernel: Pair, stride: Pair, dilation: Pair) -> int:
     """The most bytes per partition that the tiles take, for planners, for a call from images (rows, columns) to results
     of ``size``: a band of the source, sums and results, each no larger than the images with their padding."""
     rows = max(image[0], (size[0] - 1) * stride[0] + _span(kernel[0], dilation[0]))
@@ -270,7 +270,7 @@ def _runs(start: int, count: int, taps: int, stride: int, dilation: int, counted
     return runs
 
 
-def _divide(
+def _divide_by_counts(
     y_sb: nl.NkiTensor,
     sum_sb: nl.NkiTensor,
     row_runs: list[tuple[int, int, int]],

@@ -19,7 +19,7 @@ from trnrt.kernels.operands import (
     copy,
     fill,
     fill_operand,
-    move,
+    move_tile,
     move_tiles,
     new_tile,
     next_tile,
@@ -120,7 +120,7 @@ def product(
                     _wake_tensor_engine()
                 out = _part_of_dst(dst, dst_turned, m0, m_size, n0, n_size)
                 result = Result(out, dst_turned, row_bias_sb, column_bias_sb, act, sums_sb, k0 == 0, is_last, ends)
-                _multiply(result, a_sb, b_sb, (k_size, m_size, n_size), starts)
+                _multiply_block(result, a_sb, b_sb, (k_size, m_size, n_size), starts)
 
 
 def _edges(depth: int, rows: int, columns: int, item: int) -> list[int]:
@@ -189,7 +189,7 @@ def _wake_tensor_engine() -> None:
         nisa.nc_matmul(dst=idle_psum, stationary=zero_sb[:, 0:1], moving=zero_sb, accumulate=False)
 
 
-def _multiply(
+def _multiply_block(
     result: Result, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, sizes: tuple[int, int, int], starts: bool
 ) -> None:
     """A block's products; ``sizes`` are the (K, M, N) used of the tiles."""
@@ -220,14 +220,14 @@ def _multiply_as_loaded(result: Result, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, 
                 for bounds in _pieces(result, block, n, banks[i].shape[1]):
                     p0, p1 = bounds
                     piece = banks[i][:, p0:p1]
-                    _contract(piece, a_sb, b_sb, depth, (t0, t1), block * nl.tile_size.pmax, n + p0)
+                    _contract_tiles(piece, a_sb, b_sb, depth, (t0, t1), block * nl.tile_size.pmax, n + p0)
                     if t1 == tiles:
                         y_sb = None
                         if result.is_last:
                             y_sb = nl.ndarray((nl.tile_size.pmax, BANK), dtype=result.dst.dtype, buffer=nl.sbuf)
                             y_sb = y_sb[0 : piece.shape[0], 0 : p1 - p0]
-                        _finish(result, piece, block, n + p0, y_sb)
-                        _store(result, y_sb, block, n + p0)
+                        _evacuate_tile(result, piece, block, n + p0, y_sb)
+                        _store_tile(result, y_sb, block, n + p0)
             t0 = t1
 
 
@@ -245,15 +245,15 @@ def _multiply_by_rows(result: Result, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, si
             bank = nl.ndarray((size, min(BANK, columns - n)), dtype=nl.float32, buffer=nl.psum)
             for bounds in _pieces(result, block, n, bank.shape[1]):
                 p0, p1 = bounds
-                _contract(bank[:, p0:p1], a_sb, b_sb, depth, (0, tiles), m, n + p0)
+                _contract_tiles(bank[:, p0:p1], a_sb, b_sb, depth, (0, tiles), m, n + p0)
                 y_part = None
                 if y_sb is not None:
                     y_part = y_sb[0:size, n + p0 : n + p1]
-                _finish(result, bank[:, p0:p1], block, n + p0, y_part)
+                _evacuate_tile(result, bank[:, p0:p1], block, n + p0, y_part)
                 if in_parts:
-                    _store(result, y_part, block, n + p0)
+                    _store_tile(result, y_part, block, n + p0)
         if y_sb is not None and not in_parts:
-            _store(result, y_sb[0:size, 0:columns], block, 0)
+            _store_tile(result, y_sb[0:size, 0:columns], block, 0)
 
 
 def _pieces(result: Result, block: int, n0: int, columns: int) -> Any:
@@ -264,7 +264,7 @@ def _pieces(result: Result, block: int, n0: int, columns: int) -> Any:
     return ((0, columns),)
 
 
-def _contract(
+def _contract_tiles(
     bank: nl.NkiTensor, a_sb: nl.NkiTensor, b_sb: nl.NkiTensor, depth: int, tiles: tuple[int, int], m0: int, n0: int
 ) -> None:
     """bank (M, N) += the product of tiles of the contraction, columns ``m0``... of a_sb and ``n0``... of b_sb."""
@@ -279,7 +279,7 @@ def _contract(
         )
 
 
-def _finish(result: Result, bank: nl.NkiTensor, block: int, n0: int, y_sb: Any) -> None:
+def _evacuate_tile(result: Result, bank: nl.NkiTensor, block: int, n0: int, y_sb: Any) -> None:
     """Evacuate a tile of sums from PSUM, to those in SBUF or on to y_sb; row block ``block``, columns ``n0``..."""
     rows, columns = bank.shape
     number = block + n0 // BANK
@@ -304,7 +304,7 @@ def _finish(result: Result, bank: nl.NkiTensor, block: int, n0: int, y_sb: Any) 
         _activate(y_sb, sums_sb, result, block)
 
 
-def _store(result: Result, y_sb: Any, block: int, n0: int) -> None:
+def _store_tile(result: Result, y_sb: Any, block: int, n0: int) -> None:
     """Store a tile of the result, if there is one yet; row block ``block``, columns ``n0``..."""
     if y_sb is None:
         return
@@ -314,7 +314,7 @@ def _store(result: Result, y_sb: Any, block: int, n0: int) -> None:
         _store_turned(result.dst[n0 : n0 + columns, m0 : m0 + rows], y_sb)
     else:
         ends = result.ends and m0 + rows == result.rows() and n0 + columns == result.columns()
-        move(y_sb, result.dst[m0 : m0 + rows, n0 : n0 + columns], ends, stores=True)
+        move_tile(y_sb, result.dst[m0 : m0 + rows, n0 : n0 + columns], ends, stores=True)
 
 
 def _add(dst_sb: Any, bank: nl.NkiTensor, addend_sb: Any, number: int) -> None:

@@ -124,7 +124,7 @@ def _reduce_views(dsts: Views, srcs: Views, op: str, before: str, factor: float,
                 p0 = p1
             _accumulate(total_sb, x_sb, op, before, r0 == 0)
         y_sb = nl.ndarray((n, more, b1 - b0), dtype=dsts[0].dtype, buffer=nl.sbuf)
-        _finish(y_sb, total_sb, factor, after)
+        _finish_total(y_sb, total_sb, factor, after)
         p0 = 0
         for part in dsts:
             p1 = p0 + part.shape[0]
@@ -149,19 +149,19 @@ def _accumulate(total_sb: nl.NkiTensor, x_sb: nl.NkiTensor, op: str, before: str
         nisa.tensor_tensor(dst=total_sb, data1=total_sb, data2=part_sb, op=operator)
 
 
-def _finish(y_sb: nl.NkiTensor, total_sb: nl.NkiTensor, factor: float, after: str) -> None:
+def _finish_total(y_sb: nl.NkiTensor, total_sb: nl.NkiTensor, factor: float, after: str) -> None:
     """y_sb = after(factor * total_sb). The scalar engine's square root is wrong at 0; the power is right."""
     if after == "sqrt":
         nisa.tensor_scalar(dst=y_sb, data=total_sb, op0=nl.multiply, operand0=factor, op1=nl.power, operand1=0.5)
     elif after == "log":
         nisa.tensor_scalar(dst=total_sb, data=total_sb, op0=nl.multiply, operand0=factor)
-        logarithm(y_sb, total_sb)
+        take_logarithm(y_sb, total_sb)
     else:
         assert after == "none", f"reduce: after={after}; it must be none, sqrt or log"
         nisa.tensor_scalar(dst=y_sb, data=total_sb, op0=nl.multiply, operand0=factor)
 
 
-def logarithm(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
+def take_logarithm(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
     """dst = log(src) of any float32: -inf of 0, NaN of negative numbers.
 
     dst: SBUF tile of at most 5 dimensions

@@ -54,7 +54,7 @@ def resize(dst: nl.NkiTensor, src: nl.NkiTensor, rows: nl.NkiTensor, columns: nl
     for n in range(images):
         for c0 in range(0, channels, step):
             c1 = min(channels, c0 + step)
-            x_sb = _load_images(src[n, c0:c1]) if _is_held(src) else None
+            x_sb = _load_image_rows(src[n, c0:c1]) if _is_held(src) else None
             for r0 in range(0, dst.shape[2], bank):
                 r1 = min(dst.shape[2], r0 + bank)
                 part_sb = rows_sb[:, :, r0:r1] if rows_sb is not None else _load_matrix(rows[:, r0:r1])
@@ -101,7 +101,7 @@ def _load_matrix(matrix: nl.NkiTensor) -> nl.NkiTensor:
     return tile_sb
 
 
-def _load_images(src: nl.NkiTensor) -> nl.NkiTensor:
+def _load_image_rows(src: nl.NkiTensor) -> nl.NkiTensor:
     """HBM (C, H, W) as SBUF (P, ceil(H/128), C, W): row b*128 + p on partition p."""
     channels, height, width = src.shape
     blocks = ceil_div(height, nl.tile_size.pmax)
@@ -126,7 +126,7 @@ def _resize_rows(src: nl.NkiTensor, x_sb: Any, rows_sb: nl.NkiTensor, together: 
         for block in range(blocks):
             w0, w1 = block * nl.tile_size.pmax, min((c1 - c0) * width, (block + 1) * nl.tile_size.pmax)
             if x_sb is None:
-                image_sb = _load_images(src[c0:c1, :, w0:w1])
+                image_sb = _load_image_rows(src[c0:c1, :, w0:w1])
                 image_sb = image_sb.flatten_dims(2, 3)
             else:
                 image_sb = x_sb[:, :, c0:c1, :].flatten_dims(2, 3)[:, :, w0:w1]

@@ -138,7 +138,7 @@ def _finish_block(
     rows_sb, negated_max_sb, total_sb = begun
     n, columns = rows_sb.shape
     _invert_total(total_sb, log)
-    y_sb = _result_tile(dst, block, n, 0, columns)
+    y_sb = _softmax_tile(dst, block, n, 0, columns)
     if log:
         _subtract_logarithm(y_sb, rows_sb, negated_max_sb, total_sb)
     else:
@@ -156,7 +156,7 @@ def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, 
     chunks_sb = []
     for i in range(count):
         x_sb = row_block(src, block, n, i * SOFTMAX_CHUNK, min(columns, (i + 1) * SOFTMAX_CHUNK))
-        _measure(maxima_sb[:, i : i + 1], totals_sb[:, i : i + 1], x_sb)
+        _measure_chunk(maxima_sb[:, i : i + 1], totals_sb[:, i : i + 1], x_sb)
         if keep:
             chunks_sb.append(x_sb)
     negated_max_sb = _tile(n, 1, 1, nl.float32)
@@ -171,7 +171,7 @@ def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, 
             x_sb = chunks_sb[c0 // SOFTMAX_CHUNK]
         else:
             x_sb = row_block(src, block, n, c0, c1)
-        y_sb = _result_tile(dst, block, n, c0, c1)
+        y_sb = _softmax_tile(dst, block, n, c0, c1)
         if log:
             _subtract_logarithm(y_sb, x_sb, negated_max_sb, total_sb)
         else:
@@ -181,7 +181,7 @@ def _normalize_chunks(dst: nl.NkiTensor, src: nl.NkiTensor, block: int, n: int, 
         _store_result(dst, y_sb, block, n, c0, c1)
 
 
-def _measure(negated_max_sb: nl.NkiTensor, total_sb: nl.NkiTensor, x_sb: nl.NkiTensor) -> None:
+def _measure_chunk(negated_max_sb: nl.NkiTensor, total_sb: nl.NkiTensor, x_sb: nl.NkiTensor) -> None:
     """A chunk's negated maximum, and the sum of its exponentials relative to it: chunks don't wait for each other."""
     exp_sb = _tile(x_sb.shape[0], x_sb.shape[1], SOFTMAX_CHUNK, nl.float32)
     nisa.tensor_reduce(dst=negated_max_sb, op=nl.maximum, data=x_sb, axis=(1,), negate=True)
@@ -242,7 +242,7 @@ def row_block(src: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> nl.Nki
     return x_sb
 
 
-def _result_tile(dst: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> nl.NkiTensor:
+def _softmax_tile(dst: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> nl.NkiTensor:
     """The place to compute a result: in dst itself, or in a tile on its way to HBM."""
     if is_hbm_tensor(dst):
         return _tile(n, c1 - c0, _room(dst.shape[1]), dst.dtype)
@@ -250,7 +250,7 @@ def _result_tile(dst: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> nl.
 
 
 def _store_result(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, n: int, c0: int, c1: int) -> None:
-    """Store a tile of ``_result_tile`` to HBM; nothing to do if it was computed in place."""
+    """Store a tile of ``_softmax_tile`` to HBM; nothing to do if it was computed in place."""
     if is_hbm_tensor(dst):
         r0 = block * nl.tile_size.pmax
         nisa.dma_copy(dst=dst[r0 : r0 + n, c0:c1], src=y_sb, dge_mode=nisa.dge_mode.none)

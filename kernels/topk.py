@@ -46,7 +46,7 @@ def topk(
         r1 = min(rows, r0 + nl.tile_size.pmax)
         if columns <= SEARCH_MAX:
             x_sb = _keys(src[r0:r1], 0, columns, largest)
-            best_sb, places_sb = _search(x_sb, found)
+            best_sb, places_sb = _take_largest(x_sb, found)
         else:
             best_sb, places_sb = _search_chunks(src[r0:r1], found, largest)
         if indices is not None:
@@ -108,7 +108,7 @@ def _keys(src: nl.NkiTensor, c0: int, c1: int, largest: bool) -> nl.NkiTensor:
     return x_sb
 
 
-def _search(x_sb: nl.NkiTensor, found: int) -> tuple[nl.NkiTensor, nl.NkiTensor]:
+def _take_largest(x_sb: nl.NkiTensor, found: int) -> tuple[nl.NkiTensor, nl.NkiTensor]:
     """The ``found`` largest of each row of x_sb (P, C) in their order, and their places (uint32). x_sb loses them."""
     n = x_sb.shape[0]
     best_sb = nl.ndarray((n, found), dtype=nl.float32, buffer=nl.sbuf)
@@ -123,7 +123,7 @@ def _search(x_sb: nl.NkiTensor, found: int) -> tuple[nl.NkiTensor, nl.NkiTensor]
 
 
 def _search_chunks(src: nl.NkiTensor, found: int, largest: bool) -> tuple[nl.NkiTensor, nl.NkiTensor]:
-    """``_search`` of rows in HBM, by chunks: the best of each are searched again.
+    """``_take_largest`` of rows in HBM, by chunks: the best of each are searched again.
 
     The results of a chunk are in the order of their places, and so are the chunks: of equals the first stays the first.
     """
@@ -134,14 +134,14 @@ def _search_chunks(src: nl.NkiTensor, found: int, largest: bool) -> tuple[nl.Nki
     for i in range(count):
         c0, c1 = i * CHUNK, min(columns, (i + 1) * CHUNK)
         most = min(found, ceil_div(c1 - c0, SEARCH_MIN) * SEARCH_MIN)
-        chunk_best_sb, chunk_places_sb = _search(_keys(src, c0, c1, largest), most)
+        chunk_best_sb, chunk_places_sb = _take_largest(_keys(src, c0, c1, largest), most)
         first = i * found
         nisa.tensor_copy(dst=best_sb[:, first : first + most], src=chunk_best_sb)
         nisa.tensor_scalar(dst=places_sb[:, first : first + most], data=chunk_places_sb, op0=nl.add, operand0=float(c0))
         if most < found:
             nisa.memset(dst=best_sb[:, first + most : first + found], value=float("-inf"))
             nisa.memset(dst=places_sb[:, first + most : first + found], value=0.0)
-    top_sb, which_sb = _search(best_sb, found)
+    top_sb, which_sb = _take_largest(best_sb, found)
     chosen_sb = nl.ndarray((n, found), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_n_gather(dst=chosen_sb, data=places_sb, indices=which_sb)
     index_sb = nl.ndarray((n, found), dtype=nl.uint32, buffer=nl.sbuf)

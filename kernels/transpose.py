@@ -95,8 +95,8 @@ def _transpose_strip(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
 
 
 def _load_blocks(src: nl.NkiTensor) -> list[list[nl.NkiTensor]]:
-    """The ``_planes`` of each block of 128 rows of src, in HBM (R, C). All whole blocks share a transfer if their rows
-    are short; otherwise each has its own."""
+    """The ``_block_planes`` of each block of 128 rows of src, in HBM (R, C). All whole blocks share a transfer if
+    their rows are short; otherwise each has its own."""
     rows, columns = src.shape
     pmax = nl.tile_size.pmax
     total = ceil_div(rows, pmax)
@@ -113,11 +113,11 @@ def _load_blocks(src: nl.NkiTensor) -> list[list[nl.NkiTensor]]:
             if k == whole:
                 rest = src[(first + k) * pmax : rows, :]
                 nisa.dma_copy(dst=part_sb[0:n, k, :], src=rest, dge_mode=nisa.dge_mode.none)
-            blocks_sb.append(_planes(part_sb[0:n, k, :]))
+            blocks_sb.append(_block_planes(part_sb[0:n, k, :]))
     return blocks_sb
 
 
-def _planes(block_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
+def _block_planes(block_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
     """The matrices that the tensor engine transposes exactly: the block itself, or its bits as float32 numbers, 16 of
     them in each."""
     if transpose_is_exact():

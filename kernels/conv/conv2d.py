@@ -33,7 +33,7 @@ from trnrt.kernels.conv.convolving import (
     evacuate,
     pool_fill,
     pool_windows,
-    store_rows,
+    store_results,
     stretches,
     vector_helps,
 )
@@ -159,7 +159,7 @@ def convolve(
     outputs = w.shape[0] if natural else w.shape[3]
     if not is_hbm_tensor(w):
         how = Method(layer, False, (1, 1, 0), leading_tap(src, shape))
-        _all_bands(dst, src, w, w, bias, (0, outputs), how, added)
+        _convolve_bands(dst, src, w, w, bias, (0, outputs), how, added)
         return
     pack = _choose_packing(src, outputs, layer, dst.shape[-1])
     lead = leading_packed(src, shape, pack) if is_packed(pack) else (-1, -1)
@@ -181,7 +181,7 @@ def convolve(
                 load_weights(w_sb, w, natural, o0, shape, pack)
         if not is_packed(pack):
             lead = leading_tap(src, shape) if w_sb.buffer == nl.sbuf else (-1, -1)
-        _all_bands(dst, src, w, w_sb, bias, (o0, o_end), Method(layer, turn, pack, lead), added)
+        _convolve_bands(dst, src, w, w_sb, bias, (o0, o_end), Method(layer, turn, pack, lead), added)
 
 
 def _choose_packing(src: nl.NkiTensor, outputs: int, layer: Layer, width: int) -> Packing:
@@ -207,7 +207,7 @@ def _choose_packing(src: nl.NkiTensor, outputs: int, layer: Layer, width: int) -
     return best
 
 
-def _all_bands(
+def _convolve_bands(
     dst: nl.NkiTensor,
     src: nl.NkiTensor,
     w: nl.NkiTensor,
@@ -221,7 +221,7 @@ def _all_bands(
     layer, pack, lead = how.layer, how.pack, how.lead
     shape, pooling, natural = layer.shape, layer.pooling, layer.natural
     held = not is_hbm_tensor(w_sb)
-    bands, largest = _bands(dst, layer, pack)
+    bands, largest = _plan_bands(dst, layer, pack)
     most = _band_size(largest, src, how)
     rows = []
     # Start loading all weights before the first product, if they fit.
@@ -249,14 +249,14 @@ def _all_bands(
                 bias_sb = load_bias(bias, natural)
             weights = Weights(w_block, (b0, b1), how, seen)
             column = bias_sb[0 : b1 - b0, block : block + 1]
-            y_sb = _result_tile(dst, block, b1 - b0, place, largest)
+            y_sb = _band_tile(dst, block, b1 - b0, place, largest)
             added_sb = _added_tile(added, block, b1 - b0, place, largest)
             _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, place, largest)
             if is_hbm_tensor(dst):
-                store_rows(dst, y_sb, block, place)
+                store_results(dst, y_sb, block, place)
 
 
-def _bands(dst: nl.NkiTensor, layer: Layer, pack: Packing) -> tuple[list[Rectangle], Steps]:
+def _plan_bands(dst: nl.NkiTensor, layer: Layer, pack: Packing) -> tuple[list[Rectangle], Steps]:
     """The results of each band, and (images, rows, columns) of the largest; the first band is small, but fills a PSUM
     bank, so that the first product starts early."""
     images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
@@ -307,7 +307,7 @@ def _needed_range(pooled: Pair, size: int, axis: int, pooling: Pooling) -> Pair:
     return (max(0, start), min(size, end))
 
 
-def _result_tile(dst: nl.NkiTensor, block: int, outputs: int, place: Rectangle, most: Steps) -> nl.NkiTensor:
+def _band_tile(dst: nl.NkiTensor, block: int, outputs: int, place: Rectangle, most: Steps) -> nl.NkiTensor:
     """The tile to compute a band of results in: in dst itself, or on its way to HBM."""
     part = image_part(dst, block, outputs, place)
     if not is_hbm_tensor(dst):
@@ -321,7 +321,7 @@ def _added_tile(added: Any, block: int, outputs: int, place: Rectangle, most: St
     """The part of ``added`` for a band of results, in SBUF; None without ``added``."""
     if added is None:
         return None
-    tile_sb = _result_tile(added, block, outputs, place, most)
+    tile_sb = _band_tile(added, block, outputs, place, most)
     if is_hbm_tensor(added):
         nisa.dma_copy(dst=tile_sb, src=image_part(added, block, outputs, place))
     return tile_sb
@@ -341,7 +341,7 @@ def _convolve_and_pool(
     pooling = layer.pooling
     op, stride, pads = pooling.op, pooling.stride, pooling.pads
     if pooling.is_none():
-        _convolve(y_sb, x_sb, weights, bias_column, added_sb)
+        _convolve_band(y_sb, x_sb, weights, bias_column, added_sb)
         return
     outputs, images, rows, cols = y_sb.shape
     need_rows, need_cols = pooling.extent(rows, cols)
@@ -354,11 +354,11 @@ def _convolve_and_pool(
     if row1 - row0 < need_rows or col1 - col0 < need_cols:
         nisa.memset(dst=conv_sb, value=pool_fill(op))
     inner_sb = conv_sb[:, :, top : top + row1 - row0, left : left + col1 - col0]
-    _convolve(inner_sb, x_sb, weights, bias_column, None)
+    _convolve_band(inner_sb, x_sb, weights, bias_column, None)
     pool_windows(y_sb, conv_sb, pooling)
 
 
-def _convolve(
+def _convolve_band(
     y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, bias_column: nl.NkiTensor, added_sb: Any
 ) -> None:
     """y_sb (o, n, rows, columns) = act(conv(x_sb) + bias + added_sb), one PSUM bank after the other."""

@@ -181,7 +181,7 @@ def _load_packed_rows(
     apart, down = spread(channels, pack), (pack[0] - 1) * dilation[0]
     merged = is_hbm_tensor(src) and row0 >= 0 and row0 + down + rows <= src.shape[-2]
     if apart == 1:
-        _fill_rows(flat_sb, rows, row0, src.shape[-2], shape.kernel[0], dilation[0], pack)
+        _zero_outer_rows(flat_sb, rows, row0, src.shape[-2], shape.kernel[0], dilation[0], pack)
     for j in range(pack[1]):
         for u in range(1 if merged else pack[0]):
             start = row0 + u * dilation[0]
@@ -199,7 +199,7 @@ def _load_packed_rows(
             nisa.dma_copy(dst=places[:, :, (first - start) * cols : (end - start) * cols - left], src=image)
 
 
-def _fill_rows(
+def _zero_outer_rows(
     flat_sb: nl.NkiTensor, rows: int, row0: int, height: int, kernel_rows: int, dilation: int, pack: Packing
 ) -> None:
     """Zero the rows of flat_sb that lie above or below the image for some tap, on all partitions, as loads of other

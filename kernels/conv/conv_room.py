@@ -59,7 +59,7 @@ def images_held(rows: int, cols: int, shape: ConvShape, pooling: Pooling, pack: 
     return min(of_input // input_bytes, of_results // (conv_rows * conv_cols * 4))
 
 
-def weight_bytes(shape: ConvShape, outputs: int) -> int:
+def conv_weight_bytes(shape: ConvShape, outputs: int) -> int:
     """The most bytes per partition of resident weights, if conv2d loads them itself."""
     taps = shape.kernel[0] * shape.kernel[1]
     row = ceil_div(shape.channels, nl.tile_size.pmax) * taps * min(outputs, nl.tile_size.pmax) * 4

@@ -116,10 +116,10 @@ def _all_outputs(
             first = p0 % nl.tile_size.pmax
             column = p0 // nl.tile_size.pmax
             columns.append(load(bias[first : first + min(part, o1 - p0), column : column + 1]))
-        _all_bands(dst[:, o0:o1], src, w_sb, columns, part, taps, act)
+        _convolve_transposed_bands(dst[:, o0:o1], src, w_sb, columns, part, taps, act)
 
 
-def _all_bands(
+def _convolve_transposed_bands(
     dst: nl.NkiTensor,
     src: nl.NkiTensor,
     w_sb: nl.NkiTensor,
@@ -136,7 +136,7 @@ def _all_bands(
             for c0 in range(0, width, most[2]):
                 size = (min(most[0], images - n0), min(most[1], height - r0), min(most[2], width - c0))
                 rows, cols = _seen_range(r0, size[1], taps, 0), _seen_range(c0, size[2], taps, 1)
-                x_sb = _load_images(src, n0, size[0], rows, cols)
+                x_sb = _load_padded_images(src, n0, size[0], rows, cols)
                 for o0 in range(0, outputs, part):
                     o1 = min(outputs, o0 + part)
                     y_sb = nl.ndarray((o1 - o0, size[0], size[1], size[2]), dtype=dst.dtype, buffer=nl.sbuf)
@@ -146,7 +146,7 @@ def _all_bands(
                     nisa.dma_copy(dst=out.permute((1, 0, 2, 3)), src=y_sb)
 
 
-def _load_images(src: nl.NkiTensor, n0: int, count: int, rows: Pair, cols: Pair) -> nl.NkiTensor:
+def _load_padded_images(src: nl.NkiTensor, n0: int, count: int, rows: Pair, cols: Pair) -> nl.NkiTensor:
     """Images ``n0``... in SBUF (P, B, n, rows, columns), with zeros outside the images."""
     channels = src.shape[1]
     blocks = ceil_div(channels, nl.tile_size.pmax)

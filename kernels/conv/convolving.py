@@ -217,7 +217,7 @@ def pool_fill(op: str) -> float:
     return LOWEST if op == "max" else 0.0
 
 
-def store_rows(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
+def store_results(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
     """Store y_sb (o, n, rows, columns) to a place in HBM dst (N, O, H, W), piece by piece in the order of
     computation."""
     parts, n_size, rows, cols = y_sb.shape

@@ -76,7 +76,7 @@ def conv2d_stacked(
         if r0 < r1:
             y = r0 * stride[0] + shift
             seen = image_sb[0:channels, 0, :, y : y + (r1 - r0 - 1) * stride[0] + 1 : stride[0], :]
-            _copy(stack_sb[APART * u : APART * u + channels, 0, :, r0:r1, :], seen, u)
+            _copy_in_turn(stack_sb[APART * u : APART * u + channels, 0, :, r0:r1, :], seen, u)
     shape = ConvShape(parts, size, (1, kernel[1]), (1, stride[1]), (0, pads[1]), (1, dilation[1]))
     pooling = Pooling(pool_op, pool, pool_stride, pool_pads, pool_dilation)
     convolve(dst, stack_sb, w, bias, Layer(shape, act, pooling, False, WEIGHT_BYTES))
@@ -97,7 +97,7 @@ def _at_hand(src: nl.NkiTensor, channels: int) -> nl.NkiTensor:
     return image_sb
 
 
-def _copy(dst: nl.NkiTensor, src: nl.NkiTensor, number: int) -> None:
+def _copy_in_turn(dst: nl.NkiTensor, src: nl.NkiTensor, number: int) -> None:
     """Copies alternate: the scalar engine takes the second of three, the vector engine the others."""
     if number % 2 == 1:
         nisa.activation(dst=dst, op=nl.copy, data=src)

@@ -49,21 +49,21 @@ def convolve_strips(plan: Strips, w: nl.NkiTensor, bias: nl.NkiTensor, act: str)
             _load_band(x_sb, plan, n, rows, number < len(tiles) and plan.has_gaps())
             number += 1
             if pooling.is_none():
-                y_sb = _result_tile(plan, n, rows[0], rows[1] - rows[0])
-                _convolve(y_sb, x_sb, w_sb, bias_sb, plan, act)
+                y_sb = _strip_tile(plan, n, rows[0], rows[1] - rows[0])
+                _convolve_strips(y_sb, x_sb, w_sb, bias_sb, plan, act)
                 computed = _put_all(plan, computed, n)
                 computed.append((y_sb, rows[0]))
                 continue
             conv_sb = waiting[n % len(waiting)]
             left = pooling.pads[1]
             right = min(conv_sb.shape[3], left + plan.shape.size[1])
-            _convolve(conv_sb[:, :, rows[0] : rows[1], left:right], x_sb, w_sb, bias_sb, plan, act)
-            _fill_rows(conv_sb, rows, plan)
+            _convolve_strips(conv_sb[:, :, rows[0] : rows[1], left:right], x_sb, w_sb, bias_sb, plan, act)
+            _fill_pooled_rows(conv_sb, rows, plan)
             computed = _put_all(plan, computed, n)
             ready = min(plan.height(), windows_in(rows[2], pooling))
             whole = rows[2] == conv_sb.shape[2] or n == images - 1
             if ready - pooled >= (1 if whole else ceil_div(dst.shape[-2], plan.count * PARTS)):
-                y_sb = _result_tile(plan, n, pooled, ready - pooled)
+                y_sb = _strip_tile(plan, n, pooled, ready - pooled)
                 pool_windows(y_sb, conv_sb[:, :, pooled * pooling.stride[0] :], pooling)
                 computed.append((y_sb, pooled))
                 pooled = ready
@@ -148,7 +148,7 @@ def _pool_tiles(plan: Strips) -> list[nl.NkiTensor]:
     return tiles
 
 
-def _fill_rows(conv_sb: nl.NkiTensor, rows: Rows, plan: Strips) -> None:
+def _fill_pooled_rows(conv_sb: nl.NkiTensor, rows: Rows, plan: Strips) -> None:
     """Fill the rows that pooling sees beyond the first and the last row of the convolution, among ``rows`` of each
     strip."""
     each, fill = plan.each(), pool_fill(plan.pooling.op)
@@ -214,7 +214,7 @@ def _load_rows(x_sb: nl.NkiTensor, plan: Strips, n: int, strips: Pair, taps: Pai
         nisa.dma_copy(dst=places[:, seen[0] * width : seen[1] * width - left], src=image_rows)
 
 
-def _convolve(
+def _convolve_strips(
     y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, w_sb: nl.NkiTensor, bias_sb: nl.NkiTensor, plan: Strips, act: str
 ) -> None:
     """y_sb (o, 1, rows, columns) = act(conv(x_sb) + bias), a bank after the other."""
@@ -229,12 +229,12 @@ def _convolve(
         r1 = min(rows, r0 + step)
         sum_psum = nl.ndarray((y_sb.shape[0], 1, r1 - r0, cols), dtype=nl.float32, buffer=nl.psum)
         seen_sb = band_sb[:, r0 * stride[0] : (r1 - 1) * stride[0] + 1 : stride[0]]
-        _accumulate(sum_psum, seen_sb, w_sb, plan)
+        _sum_taps(sum_psum, seen_sb, w_sb, plan)
         evacuate(y_sb[:, :, r0:r1], sum_psum, bias_sb, act, by_vector)
         by_vector = alternate and not by_vector
 
 
-def _accumulate(sum_psum: nl.NkiTensor, seen_sb: nl.NkiTensor, w_sb: nl.NkiTensor, plan: Strips) -> None:
+def _sum_taps(sum_psum: nl.NkiTensor, seen_sb: nl.NkiTensor, w_sb: nl.NkiTensor, plan: Strips) -> None:
     """sum_psum (o, 1, rows, columns) = the sum over all products of rows of the band (p, rows, columns). Kernel columns
     add to the results for which they see the image; one that sees it for all comes first."""
     stride, columns, width = plan.shape.stride, plan.columns, plan.src.shape[3]
@@ -255,7 +255,7 @@ def _accumulate(sum_psum: nl.NkiTensor, seen_sb: nl.NkiTensor, w_sb: nl.NkiTenso
             )
 
 
-def _result_tile(plan: Strips, n: int, row: int, rows: int) -> nl.NkiTensor:
+def _strip_tile(plan: Strips, n: int, row: int, rows: int) -> nl.NkiTensor:
     """The place to compute rows ``row``... of all strips: in dst, or in a tile (o, 1, rows, columns) on its way
     there."""
     dst, each = plan.dst, plan.each()

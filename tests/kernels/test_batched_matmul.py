@@ -147,13 +147,13 @@ def test_heads_side_by_side() -> None:
 def test_many_matrices_come_by_few_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Product(64, 16, 16, 16)
     loads: list[int] = []
-    load = module._load
+    load = module._load_matrices
 
     def counted(tensor: Tensor, factor: module.Factor, count: int, *sizes: tuple[int, int]) -> Tensor:
         loads.append(count)
         return load(tensor, factor, count, *sizes)
 
-    monkeypatch.setattr(module, "_load", counted)
+    monkeypatch.setattr(module, "_load_matrices", counted)
     trace(case.body, *(Spec(shape, "float32") for shape in case.shapes))
     assert loads == [64, 64]
 

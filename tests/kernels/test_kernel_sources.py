@@ -64,11 +64,33 @@ def test_a_constant_has_one_value_in_all_kernel_files() -> None:
     assert {name: found for name, found in values.items() if len(set(found.values())) > 1} == {}
 
 
+def test_a_function_or_class_is_defined_in_one_kernel_file() -> None:
+    """The same parser may take a function of one file for that of another; nor is a constant called like one."""
+    places: defaultdict[str, set[str]] = defaultdict(set)
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for name in defined_names(node):
+                places[name].add(f"{path.relative_to(KERNELS)}:{type(node).__name__}")
+    called = {name: found for name, found in places.items() if any("Def" in place for place in found)}
+    assert len(called) > 300
+    assert {name: found for name, found in called.items() if len(found) > 1} == {}
+
+
 def test_a_list_takes_an_item_at_any_place() -> None:
     for place in range(4):
         items = [1, 2, 3]
         insert_item(items, place, 0)
         assert items == [*[1, 2, 3][:place], 0, *[1, 2, 3][place:]]
+
+
+def defined_names(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines: a function, a class or constants."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    return []
 
 
 def imported(source: str) -> set[str]:

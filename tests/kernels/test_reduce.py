@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.reduce import CHUNK, COLUMNS, LEAST_PART, LEAST_RUN, logarithm, reduce
+from trnrt.kernels.reduce import CHUNK, COLUMNS, LEAST_PART, LEAST_RUN, reduce, take_logarithm
 from trnrt.nki import Spec, nisa, nl, trace
 
 Shape = tuple[int, int, int]
@@ -121,7 +121,7 @@ def test_the_logarithm_of_any_number(exponent: float, target: str) -> None:
     def body(x: Tensor) -> Tensor:
         tile = nl.ndarray((1, 1), nl.float32, nl.sbuf)
         nisa.dma_copy(dst=tile, src=x)
-        logarithm(tile, tile)
+        take_logarithm(tile, tile)
         dst = hbm((1, 1), nl.float32)
         nisa.dma_copy(dst=dst, src=tile)
         return dst

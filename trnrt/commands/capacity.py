@@ -41,7 +41,7 @@ def plan_capacity(model: Path, options: SessionOptions, asked: CapacityDemand, r
     from trnrt.capacity.choosing import Demand
     from trnrt.capacity.instances import find_instances
     from trnrt.capacity.planning import Question, answer
-    from trnrt.report.capacity import capacity_document, capacity_parts, trust_text
+    from trnrt.report.capacity import capacity_document, capacity_parts, trust_notes
 
     utilisation = default_utilisation() if asked.utilisation is None else asked.utilisation
     demand = Demand(asked.rps, read_duration(asked.p99), asked.rows, asked.burst, utilisation)
@@ -58,7 +58,7 @@ def plan_capacity(model: Path, options: SessionOptions, asked: CapacityDemand, r
     deliver(reporting, capacity_document(found), render(capacity_parts(found)))
     if options.effort != EFFORT:
         note(f"--effort {options.effort}: a server on a NeuronCore plans with --effort {EFFORT}, so its times differ")
-    note(trust_text(session.target))
+    note(*trust_notes(session.target))
     return found.chosen is not None
 
 

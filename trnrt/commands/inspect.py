@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.opening import check_rows, fixed_batch, open_session
+from trnrt.commands.opening import check_rows, fixed_batch, open_session, target_notes
 from trnrt.commands.options import Reporting, Stage
 from trnrt.commands.records import SessionOptions, Viewing
 from trnrt.commands.results import deliver
@@ -52,7 +52,7 @@ def inspect(model: Path, options: SessionOptions, viewing: Viewing, reporting: R
         return True
     shown_batch = rows if session.model.batch is not None else None
     traced = _tile_plans(partition) if viewing.tiles else None
-    notes = fallback_notes(partition)
+    notes = [*fallback_notes(partition), *target_notes(partition.target)]
     document = inspect_document(partition, shown_batch, traced, notes)
     deliver(reporting, document, _text(partition, shown_batch, traced, notes))
     return True

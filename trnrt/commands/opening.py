@@ -72,7 +72,16 @@ def note_backend(session: InferenceSession, options: SessionOptions) -> list[str
 def run_notes(session: InferenceSession) -> list[str]:
     """The notes on the session's last run; why it compiled comes first."""
     last = session.last_run
-    return [*(f"compiled (not in the cache): {why}" for why in last.cache_notes), *last.notes]
+    doubts = [] if last.predicted is None else target_notes(session.target)
+    return [*(f"compiled (not in the cache): {why}" for why in last.cache_notes), *last.notes, *doubts]
+
+
+def target_notes(target: str) -> list[str]:
+    """What a reader of predictions for a target must know about it; empty for most targets."""
+    from trnrt.nki.machine.targets import get_target
+
+    found = get_target(target).note
+    return [found] if found else []
 
 
 def feed(session: InferenceSession, feeding: Feeding) -> Inputs:

@@ -269,7 +269,8 @@ def _roofline(timing: Timing, dtype: str, flops: int, hbm_bytes: int, time_us: f
 
 
 def _notes(timelines: Sequence[Timeline]) -> tuple[str, ...]:
-    notes = [note for timeline in timelines for note in overflow_notes(timeline.program)]
+    notes = [timeline.program.target.note for timeline in timelines if timeline.program.target.note]
+    notes += [note for timeline in timelines for note in overflow_notes(timeline.program)]
     notes += [note for timeline in timelines for note in timeline.notes]
     if len(timelines) > 1:
         notes.append("each core is timed on its own: they don't wait for each other where they meet")

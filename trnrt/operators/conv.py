@@ -218,7 +218,8 @@ class ConvStep(ImagesStep):
         added = "" if self.added is None else "hbm" if tensors.layout(self.added.value) is Layout.HBM else "sbuf"
         band_bytes = int(self.tuned.get("band_bytes", 0))
         packs = self._held_weights() == ("b",)
-        weight = 0 if held and not packs else conv_room.weight_bytes(self._shape(self._layer.channels_at_once), outputs)
+        step = self._shape(self._layer.channels_at_once)
+        weight = 0 if held and not packs else conv_room.conv_weight_bytes(step, outputs)
         source = conv_room.source_bytes(self._shape(self.channels), images, self._image, on_chip, packs)
         result = conv_room.result_bytes(self._shape(self.channels), images, in_place, added, band_bytes)
         stack = stacking.stack_bytes(images, self._image, self.size[0]) if self._is_stacked() else 0

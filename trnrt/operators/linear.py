@@ -98,7 +98,7 @@ class LinearStep(Step):
 
     def tunable(self) -> dict[str, tuple[int | str, ...]]:
         """The size of loads, if the weights need several."""
-        each = linear.weight_bytes(
+        each = linear.linear_weight_bytes(
             self.weight.shape[0], self.weight.shape[1], 2
         )  # in 16 bits: the offer must not depend on the dtype
         sizes = tuple(size for size in _LOAD_BYTES if size < each)
@@ -112,7 +112,7 @@ class LinearStep(Step):
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         load = int(self.tuned.get("load_bytes", linear.LOAD_BYTES))
         on_chip = tensors.layout(self.sources[0].value) is not Layout.HBM
-        return min(WORKING_BYTES, linear.tile_bytes(self.shape[0], on_chip, held, load))
+        return min(WORKING_BYTES, linear.linear_tile_bytes(self.shape[0], on_chip, held, load))
 
 
 def _bias_row(bias: Array, outputs: int) -> Array | None:

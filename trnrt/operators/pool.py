@@ -56,7 +56,7 @@ class PoolStep(Step):
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         window, size = self.window, _pixels(self.shape)
-        return pool2d.tile_bytes(self.shape[0], self._image, size, window.kernel, window.stride, window.dilation)
+        return pool2d.pool_tile_bytes(self.shape[0], self._image, size, window.kernel, window.stride, window.dilation)
 
     def call(self, tensors: Tensors) -> Call:
         return Call("pool2d", "max_pool2d", (), {"channels": self.shape[1]} | self.window.options)

@@ -144,7 +144,7 @@ class ComputeStep(Step):
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         layout = tensors.layout(self.output)
         elements = compute_tiles.COLUMNS if layout is Layout.HBM else prod(tile_shape(layout, self.shape)[1:])
-        taken = compute_tiles.tile_bytes(len(self.program.sources), self.program.kernel_operations(), elements)
+        taken = compute_tiles.compute_tile_bytes(len(self.program.sources), self.program.kernel_operations(), elements)
         return min(WORKING_BYTES, taken)
 
 

@@ -58,6 +58,7 @@ def capacity_document(answer: Answer) -> Document:
         "curve": [{"rate": rate} | _waiting(waiting) for rate, waiting in answer.curve],
         "assumed": asdict(question.host) | {"samples": FINAL_SAMPLES},
         "sources": {name: source for name, (_, source) in assumptions().items()},
+        "notes": trust_notes(question.target),
     }
 
 
@@ -269,14 +270,17 @@ def _host_line(host: Host) -> str:
     )
 
 
-def trust_text(target: str) -> str:
-    """A note on how far to trust the answer."""
-    if not get_target(target).timing.compared:
-        return f"none of this ran on a device, and {target}'s model was never compared with a measurement"
-    return (
-        f"none of this ran on a device: the timing model is {MEDIAN_ERROR:g} % off published "
-        f"figures in the median and {WORST_ERROR:g} % at worst (docs/timing.md)"
-    )
+def trust_notes(target: str) -> list[str]:
+    """Notes on how far to trust the answer."""
+    found = get_target(target)
+    if found.timing.compared:
+        trust = (
+            f"none of this ran on a device: the timing model is {MEDIAN_ERROR:g} % off published "
+            f"figures in the median and {WORST_ERROR:g} % at worst (docs/timing.md)"
+        )
+    else:
+        trust = f"none of this ran on a device, and {target}'s model was never compared with a measurement"
+    return [trust, found.note] if found.note else [trust]
 
 
 def rate_text(rate: float) -> str:

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from trnrt.kernels import movement
-from trnrt.kernels.channels import Run, tile_bytes
+from trnrt.kernels.channels import Run, channel_tile_bytes
 from trnrt.planner.lowering.blocked import Blocked
 from trnrt.planner.lowering.views import View, merge_dims
 from trnrt.planner.plan import Layout
@@ -72,7 +72,9 @@ class MoveStep(Step):
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         if not self._in_sbuf(tensors):
             return WORKING_BYTES
-        return tile_bytes(len(self.runs()), self.shape[1]) if tensors.layout(self.output) is not Layout.HBM else 0
+        if tensors.layout(self.output) is Layout.HBM:
+            return 0
+        return channel_tile_bytes(len(self.runs()), self.shape[1])
 
     def call(self, tensors: Tensors) -> Call:
         names = tuple(SourceName(k) for k in range(len(self.sources)))
