@@ -77,7 +77,7 @@ class ServeSettings(BaseSettings):
     allow_unsupported_device: bool = False
     fallback: Literal["none", "onnxruntime"] = "none"
     shape: Annotated[list[str], NoDecode] = []
-    max_instructions: int | None = Field(default=None, ge=0, description="0, or none: kernels of any size.")
+    max_instructions: int | None = Field(default=None, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @classmethod

@@ -1,0 +1,1 @@
+"""The size of networks' kernels: their instructions, and what a budget of them costs."""

@@ -66,7 +66,7 @@ class Compared:
         return None if row is None or before is None else row.most_us / before.most_us
 
     @property
-    def passed(self) -> bool | None:
+    def meets_bar(self) -> bool | None:
         """True if the bar is met; None without a bar."""
         if self.row.batch != 1 or self.row.budget != DEFAULT_BUDGET:
             return None

@@ -24,6 +24,7 @@ PART_KEYS = {
     "reasons",
     "inputs",
     "outputs",
+    "instructions",
     "to_host_bytes",
     "to_device_bytes",
     "crossing_us",

@@ -21,6 +21,7 @@ from trnrt.kernels.softmax import AHEAD_COLUMNS, KEPT_BYTES, SOFTMAX_CHUNK, WHOL
 from trnrt.kernels.topk import MOST_FOUND, SEARCH_MAX, topk
 from trnrt.kernels.transpose import transpose_matrices
 from trnrt.nki import Spec, nl, trace
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import Program
 from trnrt.planner.steps import WORKING_BYTES
 
@@ -199,7 +200,7 @@ def test_working_memory(name: str) -> None:
 
 def peak(program: Program) -> int:
     """The most bytes of a partition that tiles hold at once."""
-    spans = program.lifetimes()
+    spans = find_lifetimes(program)
     sizes = {s.index: s.partition_bytes for s in program.storages if s.buffer is nl.sbuf and s.index in spans}
     changes = sorted(
         change for i, size in sizes.items() for change in ((spans[i][0], size), (spans[i][1] + 0.5, -size))

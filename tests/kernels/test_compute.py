@@ -16,6 +16,7 @@ from trnrt.errors import KernelError
 from trnrt.kernels.compute_tiles import COLUMNS, PIECE_BYTES
 from trnrt.kernels.elementwise import compute
 from trnrt.nki import Spec, nisa, nl, trace
+from trnrt.nki.machine.lifetimes import find_lifetimes
 
 Function = Callable[..., Array]
 Ops = tuple[tuple[Any, ...], ...]
@@ -438,7 +439,7 @@ def test_working_memory(name: str, dtype: str, right: tuple[int, ...]) -> None:
         return dst
 
     program = trace(body, Spec(shape, dtype), Spec(right, dtype))
-    spans = program.lifetimes()
+    spans = find_lifetimes(program)
     tiles = [s for s in program.storages if s.buffer is nl.sbuf and s.index in spans]
     most = max(
         sum(t.partition_bytes for t in tiles if spans[t.index][0] <= spans[s.index][0] <= spans[t.index][1])

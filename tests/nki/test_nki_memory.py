@@ -12,6 +12,7 @@ from simulating import Kernel, Tensor, tile, traced, zeros
 
 from trnrt.errors import KernelMemoryError
 from trnrt.nki import nisa, nl
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import MemoryUse, Program, Storage
 from trnrt.nki.machine.targets import get_target
@@ -39,7 +40,7 @@ def refused(body: Kernel, target: str = "trn2") -> str:
 
 def check_no_overlap(program: Program) -> None:
     """No two tiles that live at once share a byte, none leaves its memory or straddles banks needlessly."""
-    spans, target = program.lifetimes(), program.target
+    spans, target = find_lifetimes(program), program.target
     tiles = [s for s in program.storages if s.address is not None and s.index in spans]
     for one, other in combinations(tiles, 2):
         together = spans[one.index][0] <= spans[other.index][1] and spans[other.index][0] <= spans[one.index][1]

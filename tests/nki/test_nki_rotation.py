@@ -8,6 +8,7 @@ from simulating import tile, traced
 
 from trnrt.nki import nisa, nl, trace
 from trnrt.nki.machine.dtypes import float32
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import MemoryRegion, Source, Storage
 from trnrt.nki.machine.rotation import rotate
 from trnrt.nki.machine.targets import get_target
@@ -157,7 +158,7 @@ def test_tiles_of_a_place_do_not_live_at_once() -> None:
                 touched(live.pop(0))
 
     program = traced(body)
-    spans = program.lifetimes()
+    spans = find_lifetimes(program)
     tiles: list[Storage] = [s for s in program.storages if s.address is not None]
     for one in tiles:
         for other in tiles:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import trnrt
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.planner.placing.placement import working_bytes
 from trnrt.planner.rendering.module import Material
@@ -18,7 +19,7 @@ MODELS = sorted(path for path in FOLDER.glob("*.onnx") if "torchscript" not in p
 
 def taken(program: Program, lines: tuple[int, int]) -> int:
     """The most bytes a partition that tiles of these lines of the module hold at once."""
-    spans = program.lifetimes()
+    spans = find_lifetimes(program)
     changes: list[tuple[int, int]] = []
     for tile in program.storages:
         if tile.buffer is MemoryRegion.sbuf and tile.index in spans and lines[0] <= tile.line <= lines[1]:

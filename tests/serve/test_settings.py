@@ -118,3 +118,12 @@ def test_every_setting_has_a_flag_that_says_the_same() -> None:
         nothing = shown is None or shown is False or shown == []
         wanted = True if nothing else str(shown)  # typer shows no default of None
         assert flag.show_default == wanted, name
+
+
+@pytest.mark.parametrize(("text", "budget"), [("none", 0), ("250", 250)])
+def test_a_budget_of_instructions_from_the_environment(text: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRNRT_MAX_INSTRUCTIONS", text)
+    assert read_settings({}).max_instructions == budget
+    monkeypatch.setenv("TRNRT_MAX_INSTRUCTIONS", "-1")
+    with pytest.raises(OptionError):
+        read_settings({})

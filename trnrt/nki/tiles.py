@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import Engine, Instruction, MemoryRegion, Program
 from trnrt.nki.machine.timing.steps import Step, steps_by_line
 from trnrt.nki.machine.timing.unrolling import issue_order
@@ -82,7 +83,7 @@ def tile_plan(program: Program, steps: Sequence[Step]) -> tuple[StepTiles, ...]:
 def _held_bytes(program: Program, region: MemoryRegion) -> NDArray[np.int64]:
     """Bytes per partition that tiles hold at each instruction."""
     change = np.zeros(len(program.instructions) + 1, np.int64)
-    spans = program.lifetimes()
+    spans = find_lifetimes(program)
     for storage in program.storages:
         if storage.buffer is region and storage.index in spans:
             first, last = spans[storage.index]

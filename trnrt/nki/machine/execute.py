@@ -21,6 +21,7 @@ from trnrt.nki.errors import KernelError, KernelWarning
 from trnrt.nki.machine.binding import view_array
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
 from trnrt.nki.machine.elision import elided_loads, source_view
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Source, Storage, View
 from trnrt.nki.machine.staging import Stager, byte_storages, view_typed
 
@@ -243,7 +244,7 @@ class Executor:
 
         A device loop becomes one action of the code around it.
         """
-        program, spans = self.program, self.program.lifetimes()
+        program, spans = self.program, find_lifetimes(self.program)
         beginning, ending = self._begin_and_end(spans)
         free: dict[tuple[int, np.dtype[np.generic]], list[Array]] = defaultdict(list)
         around: list[list[Action]] = []

@@ -10,10 +10,8 @@ more PSUM tiles than there are banks (core/moe/moe_cte/bwmm_shard_on_I.py, compu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.program import Program
 
 
 def find_lifetimes(program: Program) -> dict[int, tuple[int, int]]:

@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from trnrt.nki.errors import KernelMemoryError
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import MemoryRegion, MemoryUse, Program, Storage
 from trnrt.nki.machine.rotation import ALIGNMENT, most_at_once, rotate
 from trnrt.nki.machine.rules.allocation import capacity
@@ -153,7 +154,7 @@ def allocate(program: Program, *, limited: bool = True) -> MemoryUse:
     Raises KernelMemoryError if tiles do not fit or two live tiles share bytes; the error lists the tiles alive at that
     point, largest first, with their sizes and source lines.
     """
-    spans = program.lifetimes()
+    spans = find_lifetimes(program)
     peaks, overflowed = {}, list[MemoryRegion]()
     for region in (MemoryRegion.sbuf, MemoryRegion.psum):
         tiles = [s for s in program.storages if s.buffer is region and s.index in spans]

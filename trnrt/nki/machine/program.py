@@ -13,7 +13,6 @@ from math import prod
 from typing import Any, NamedTuple
 
 from trnrt.nki.machine.dtypes import Array, DType
-from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.targets import Target
 
 
@@ -470,10 +469,6 @@ class Program:
         if self.returns_tuple:
             return tuple(outputs)
         return outputs[0] if outputs else None
-
-    def lifetimes(self) -> dict[int, tuple[int, int]]:
-        """Storage index -> (first, last) index of the instructions that touch it; untouched ones are left out."""
-        return find_lifetimes(self)
 
     def loops(self) -> list[tuple[int, int]]:
         """The indices of the first and the last instruction of every device loop, inner loops first."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from trnrt.nki.machine.binding import view_array
 from trnrt.nki.machine.dtypes import Array
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.modes import oob_mode
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Source, Storage, View
 
@@ -99,7 +100,7 @@ def _dying(program: Program) -> dict[int, list[int]]:
     """Position -> the storages that no later instruction touches, except for results."""
     kept = {view.storage.index for view in program.outputs} | {storage.index for storage in program.inputs}
     dying: dict[int, list[int]] = {}
-    for index, (_, last) in program.lifetimes().items():
+    for index, (_, last) in find_lifetimes(program).items():
         if index not in kept:
             dying.setdefault(last, []).append(index)
     return dying

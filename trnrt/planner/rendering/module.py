@@ -101,7 +101,7 @@ class _Writer:
                 f"{self.indent}{name} = nl.ndarray({tensor.shape}, dtype=nl.{tensor.dtype}, buffer=nl.private_hbm)"
             )
             if value not in self.results:
-                self._copy_rows(dst=_patterned(name, tensor), src=self._dynamic_rows(tensor))
+                self._copy_rows(dst=_pattern_view(name, tensor), src=self._dynamic_rows(tensor))
 
     def end_passes(self, repeat: Repeat) -> None:
         """Close a loop on the device: its trips store their rows of the results."""
@@ -109,7 +109,7 @@ class _Writer:
             return
         self.body.append("")
         for tensor in self.results.values():
-            self._copy_rows(dst=self._dynamic_rows(tensor), src=_patterned(self.rows[tensor.name], tensor))
+            self._copy_rows(dst=self._dynamic_rows(tensor), src=_pattern_view(self.rows[tensor.name], tensor))
         rows = next(iter(self.results.values())).shape[0]
         self.body += ["", f"nl.fori_loop(0, {repeat.times * rows}, run_rows, step={rows})"]
         self.outer = self.indent = ""
@@ -269,7 +269,7 @@ def _pattern_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape if len(shape) <= _MOST_DIMENSIONS else (*shape[:kept], prod(shape[kept:]))
 
 
-def _patterned(name: str, tensor: DeviceTensor) -> str:
+def _pattern_view(name: str, tensor: DeviceTensor) -> str:
     return _reshape_code(name, tensor.shape, _pattern_shape(tensor.shape))
 
 

@@ -14,6 +14,7 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import ON_CHIP, Instruction, MemoryRegion, Program, Register, Storage, View
 from trnrt.nki.machine.timing.regions import EVERYTHING, Region, region_of
 
@@ -310,7 +311,7 @@ def _region(accesses: _Accesses, view: View) -> Region:
 
 def _heirs(program: Program) -> dict[int, list[int]]:
     """Storage -> the storages that had some of its bytes just before it."""
-    spans = program.lifetimes()
+    spans = find_lifetimes(program)
     heirs: dict[int, list[int]] = {}
     for region in ON_CHIP:
         tiles = [s for s in program.storages if s.buffer is region and s.index in spans and s.address is not None]

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from trnrt.nki.errors import KernelMemoryError
+from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import Dynamic, Engine, Instruction, MemoryRegion, Program, Storage, View
 
@@ -169,7 +170,7 @@ class _Rewriting:
     def _count_held(self) -> list[int]:
         """The bytes per partition of PSUM, in whole banks, that tiles hold at each position."""
         held = [0] * (len(self.instructions) + 1)
-        for index, (first, last) in self.program.lifetimes().items():
+        for index, (first, last) in find_lifetimes(self.program).items():
             if self.storages[index].buffer is MemoryRegion.psum:
                 for position in range(first, last + 1):
                     held[position] += self._banks(self.storages[index])
