@@ -10,7 +10,7 @@ import pytest
 from simulating import TARGETS, Array, Tensor, drawn, give, load, rounded, run, same
 
 from trnrt.errors import KernelError
-from trnrt.nki import nisa, nl, trace
+from trnrt.nki import nl, trace
 
 X, Y = drawn(128, 40, seed=1), drawn(128, 40, seed=2)
 
