@@ -50,15 +50,6 @@ for folder in ("kernels", "nki", "planner", "shared", "conformance/onnx", "serve
 sys.path.append(str(Path(__file__).parents[1]))  # of ``benchmarks``, which is in no wheel
 
 
-@pytest.fixture
-def level_0_6() -> Iterator[None]:
-    """NKI 0.6 as the language level."""
-    from trnrt.nki.level import use_level
-
-    with use_level("0.6"):
-        yield
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Handfuls | None:
     """By the handful, where the tests are to be kept in groups."""
@@ -109,6 +100,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if seed is not None:
         reorder(items, seed)
     items.sort(key=lambda item: not of_ray(item.path.name))
+
+
+@pytest.fixture
+def level_0_6() -> Iterator[None]:
+    """NKI 0.6 as the language level."""
+    from trnrt.nki.level import use_level
+
+    with use_level("0.6"):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -200,7 +200,7 @@ def test_check_reports_what_the_compiler_and_the_hardware_refuse(tmp_path: Path)
     refused, huge = outcome.document["calls"]
     assert "arange does not exist" in refused["error"] and refused["instructions"] is None
     assert "100000" in huge["error"]
-    table = trnrt("check", path)
+    table = trnrt("check", "--nki", "0.6", path)
     assert table.code == 1 and "comprehension" in table.out and "FAIL" in table.out
 
 

@@ -276,6 +276,7 @@ def test_configurations_are_checked() -> None:
     rotation, config = nki.compiler.AddressRotation, nki.compiler.CompileConfig
     kernel = nki.jit(compile_config=config(address_rotation=rotation.DISABLE, dead_code_elim=True))(copy_out)
     np.testing.assert_array_equal(kernel(ROWS), ROWS)
+    assert nki.jit(nki.jit(copy_out), compile_config=config()).options.compile_config == config()
     with pytest.raises(KernelError, match=r"no compile_config and no specialization_config in NKI 0\.6"):
         trace(kernel, ROWS, nki="0.6")
     bad: list[tuple[Callable[[], Any], str]] = [

@@ -1,6 +1,6 @@
 """The only link to AWS's package: kernels use ``from trnrt.nki import nki, nl, nisa``.
 
-They get AWS's modules if its `nki` 0.6 is installed, and the simulator's otherwise; ``TRNRT_NKI=simulator`` selects the
+They get AWS's modules if its `nki` is installed, and the simulator's otherwise; ``TRNRT_NKI=simulator`` selects the
 simulator on a machine that has both. For kernels that use ``import nki``, ``install()`` replaces a missing AWS package
 by the simulator.
 

@@ -107,7 +107,9 @@ def jit(
         return functools.partial(
             jit, compile_config=compile_config, specialization_config=specialization_config, **kwargs
         )
-    return fn if isinstance(fn, Kernel) else Kernel(fn, options=options)
+    if isinstance(fn, Kernel):
+        return fn if options == JitOptions() else Kernel(fn.function, fn.cores, fn.schedule, options)
+    return Kernel(fn, options=options)
 
 
 def trace(

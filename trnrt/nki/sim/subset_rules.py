@@ -145,7 +145,7 @@ EXPRESSIONS = (
     Rule(
         "container-method",
         "Attribute",
-        "{} is not NKI",
+        "the parser of NKI 0.6 has no {}",
         "; ".join(f"A {kind} has {', '.join(methods) or 'no methods'}" for kind, methods in METHODS.items()),
         f"{TERM}; {PYTHON}. {GUIDE} shows some of them",
         missing_method,

@@ -1,4 +1,4 @@
-"""Instructions of NKI 0.6 that this simulator lacks: calling one says so."""
+"""Instructions of NKI that this simulator lacks: calling one says so."""
 
 from __future__ import annotations
 
