@@ -101,9 +101,10 @@ def test_outputs_come_in_our_order(machine: Machine, worker: NeffWorker, names: 
 
 
 def test_an_input_that_is_also_an_output(machine: Machine, worker: NeffWorker) -> None:
-    path = machine.neff([("x.must_alias_input", (2, 3), "float32")], [("x", (2, 3), "float32")], ["x + 1"])
-    [result] = worker.load(path, [X], [Y], {}).run([FLOATS], timeout_s=30)
-    np.testing.assert_array_equal(result, FLOATS + 1)
+    inputs = [("w", (2, 3), "float32"), ("x.must_alias_input", (2, 3), "float32")]
+    path = machine.neff(inputs, [("x", (2, 3), "float32")], ["x - w"])
+    [result] = worker.load(path, [X], [Y], {"w": np.ones_like(FLOATS)}).run([FLOATS], timeout_s=30)
+    np.testing.assert_array_equal(result, FLOATS - 1)
 
 
 def test_results_are_arrays_of_their_own(machine: Machine, worker: NeffWorker) -> None:
