@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from trnrt.commands.blas import choose_blas_kernels
+from trnrt.commands.blas import choose_blas_kernels, limit_blas_threads
 
 if TYPE_CHECKING:
     from handing_out import Handfuls
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 # Before numpy is imported: threads of several test processes that wait for each other cost more than they bring.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+limit_blas_threads()
 choose_blas_kernels()
 # pytest's processes inherit the 80 columns that readline assumes; what is printed to no terminal must not be cut.
 os.environ.pop("COLUMNS", None)

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from trnrt import __version__
-from trnrt.commands.blas import choose_blas_kernels
+from trnrt.commands.blas import choose_blas_kernels, limit_blas_threads
 from trnrt.commands.exits import call, exit_codes
 from trnrt.commands.groups import cache_app, nki_app
 from trnrt.commands.options import (
@@ -91,6 +91,7 @@ app = typer.Typer(
 def main() -> None:
     """The entry point of ``trnrt``; exits with the verb's exit code."""
     choose_blas_kernels()
+    limit_blas_threads()
     call(app)
 
 

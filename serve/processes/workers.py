@@ -29,7 +29,6 @@ from trnrt.serve.processes.logs import Log, log, start_logging
 from trnrt.serve.processes.summary import SummaryRow
 from trnrt.serve.settings import MULTIPROC, ServeSettings
 
-THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 YOUNG_S = 5.0
 """A worker that serves for less than this is probably broken: its successors wait longer and longer."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 10.0
@@ -82,7 +81,6 @@ class Supervisor:
 
     def run(self) -> int:
         """Return 0 if every worker ended well after a signal, 1 if one had to be killed or left requests."""
-        os.environ.update(thread_shares(self._settings.workers))
         logs = start_logging(self._settings.log_level, worker="supervisor")
         # Before there is anything to clean up: the handlers so far exit at once.
         awake, wake = self._watch_signals()
@@ -249,12 +247,6 @@ def successor_pause(served_s: float | None, last_s: float) -> float:
     if served_s is not None and served_s >= YOUNG_S:
         return 0.0
     return min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * last_s))
-
-
-def thread_shares(workers: int) -> dict[str, str]:
-    """The threads of a worker's libraries: its share of the CPUs, unless the operator sets them."""
-    share = max(1, len(os.sched_getaffinity(0)) // workers)
-    return {name: str(share) for name in THREADS if name not in os.environ}
 
 
 def work(share: Share, listener: socket.socket) -> None:

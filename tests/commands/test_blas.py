@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trnrt.commands.blas import choose_blas_kernels
+from trnrt.commands.blas import choose_blas_kernels, limit_blas_threads
 
 VARIABLE = "OPENBLAS_CORETYPE"
 
@@ -48,3 +48,12 @@ def test_equal_rows_and_columns_have_equal_products(shape: tuple[int, int, int])
         row, column = rng.standard_normal((2, terms), dtype=np.float32)
         product = np.repeat(row[None], rows, 0) @ np.repeat(column[:, None], columns, 1)
         assert len(np.unique(product)) == 1
+
+
+def test_one_thread_unless_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    limit_blas_threads()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "1"
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "4"})
+    limit_blas_threads()
+    assert os.environ == {"OMP_NUM_THREADS": "4"}

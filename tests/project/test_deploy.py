@@ -20,7 +20,7 @@ from serving import MODELS, MadeUpRepository, app_of, ask, digits, doubling, fet
 from trnrt.cache import CACHE_VARIABLE
 from trnrt.cache.plans import LIMIT_VARIABLE, size_limit
 from trnrt.errors import OptionError
-from trnrt.serve.processes.workers import MARGIN_S, THREADS
+from trnrt.serve.processes.workers import MARGIN_S
 from trnrt.serve.settings import ServeSettings, read_settings, variable_of
 
 OLDEST = "1.27"
@@ -114,10 +114,9 @@ def test_a_worker_has_a_core() -> None:
     assert {name.partition(".")[0] for name in wanted["values"]} == {neuron.told["target"]}
 
 
-def test_libraries_start_as_many_threads_as_there_are_cpus(told: Manifest) -> None:
-    cpus = told.container["resources"]["requests"]["cpu"]
-    set_here = {name: told.environment[name] for name in THREADS if name in told.environment}
-    assert set_here == dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), cpus)
+def test_pytorch_starts_as_many_threads_as_there_are_cpus() -> None:
+    neuron = manifest("kubernetes.yaml")
+    assert neuron.environment["OMP_NUM_THREADS"] == neuron.container["resources"]["requests"]["cpu"]
 
 
 def test_probes_are_answered_as_they_expect(told: Manifest) -> None:

@@ -10,8 +10,6 @@ import pytest
 from engines import RELU, save
 from serving import ServerProcess, events, fetch, metric, ready_workers, server_process, until, workers
 
-from trnrt.serve.processes.workers import THREADS, thread_shares
-
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
@@ -68,13 +66,3 @@ def test_when_the_supervisor_is_killed_its_workers_go_too(tmp_path: Path, models
         server.process.kill()
         server.process.wait()
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30)
-
-
-def test_each_worker_gets_its_share_of_the_cpus_unless_somebody_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in THREADS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
-    assert thread_shares(3) == dict.fromkeys(THREADS, "2")
-    assert thread_shares(100) == dict.fromkeys(THREADS, "1")
-    monkeypatch.setenv(THREADS[0], "7")
-    assert THREADS[0] not in thread_shares(3)

@@ -1,10 +1,14 @@
-"""Choose numpy's matrix kernels, so that a row's result doesn't depend on its place in a batch.
+"""Choose numpy's matrix kernels and their threads. Both must be set before numpy is imported.
 
-The NeuronCore sums every element of a product in the same order; the simulator computes products with numpy's BLAS.
-OpenBLAS has a set of kernels for each kind of CPU. Those for AVX2 ("Haswell" and "Zen") sum some rows and columns of a
-product in another order than the rest: rows 0 to 5 of a 128 x 128 x 512 product differ in their last bits from rows 6
-to 11. Those for AVX ("Sandybridge") and AVX-512 don't. On a CPU with AVX2 and without AVX-512, take AVX's: they reach
-61 GFLOP/s where AVX2's reach 70 (one core of an AMD EPYC, 128 x 128 x 512, OpenBLAS 0.3.31).
+A row's result must not depend on its place in a batch. The NeuronCore sums every element of a product in the same
+order; the simulator computes products with numpy's BLAS. OpenBLAS has a set of kernels for each kind of CPU. Those for
+AVX2 ("Haswell" and "Zen") sum some rows and columns of a product in another order than the rest: rows 0 to 5 of a 128 x
+128 x 512 product differ in their last bits from rows 6 to 11. Those for AVX ("Sandybridge") and AVX-512 don't. On a CPU
+with AVX2 and without AVX-512, take AVX's: they reach 61 GFLOP/s where AVX2's reach 70 (one core of an AMD EPYC, 128 x
+128 x 512, OpenBLAS 0.3.31).
+
+The simulator's products are small (128 x 128 x 512 at most): a second thread gains nothing, and waits in a loop for
+CPUs that others use.
 """
 
 from __future__ import annotations
@@ -12,7 +16,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_VARIABLE = "OPENBLAS_CORETYPE"
+_KERNELS = "OPENBLAS_CORETYPE"
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def choose_blas_kernels(cpu: Path = Path("/proc/cpuinfo")) -> None:
@@ -25,4 +30,10 @@ def choose_blas_kernels(cpu: Path = Path("/proc/cpuinfo")) -> None:
     except OSError:
         return
     if "avx2" in features and "avx512f" not in features:
-        os.environ.setdefault(_VARIABLE, "Sandybridge")
+        os.environ.setdefault(_KERNELS, "Sandybridge")
+
+
+def limit_blas_threads() -> None:
+    """Let numpy's BLAS use one thread, unless the user has set one of its variables; call it before numpy is there."""
+    if not any(name in os.environ for name in _THREADS):
+        os.environ.update(dict.fromkeys(_THREADS, "1"))

@@ -24,7 +24,7 @@ from trnrt.importer.folding.spatial import SIZED, is_open
 from trnrt.importer.folding.windows import write_out_padding
 from trnrt.importer.naming import node_text
 from trnrt.importer.reading.limits import LARGEST_CONSTANT, MOST_FOLDED
-from trnrt.importer.values import constant_array, replace_output, static_size
+from trnrt.importer.values import constant_array, is_resolved, named_outputs, replace_output, static_size
 from trnrt.operators.record import CHEAP, SMALL, record_of
 from trnrt.text import list_text
 
@@ -95,9 +95,10 @@ class Folder:
         hidden = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n) or is_premature(n))]
         for node in hidden:
             node.domain = "trnrt.hidden"
+        open_values = any(not is_resolved(value) for node in self.model.graph for value in named_outputs(node))
         result = optimizer.fold_constants(
             self.model,
-            onnx_shape_inference=True,
+            onnx_shape_inference=open_values,  # of every node: half the time of a round
             input_size_limit=_NO_LIMIT,
             output_size_limit=_NO_LIMIT,
             should_fold=self._may_fold,
