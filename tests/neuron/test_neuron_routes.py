@@ -97,10 +97,12 @@ def test_a_route_that_compiles_at_each_call_neither_serves_nor_measures(route: s
     assert machine.compiled == []
 
 
-def test_a_compiler_that_refuses_is_a_kernel_error(machine: Hardware) -> None:
-    machine.faults = Faults(compiling="NCC_EVRF001: operator is not supported")
+@pytest.mark.parametrize("said", ["NCC_EVRF001: operator is not supported", "the compiler ended with -9"])
+def test_a_compiler_that_refuses_is_a_kernel_error(said: str, machine: Hardware) -> None:
+    """Known by its code, or by the class alone."""
+    machine.faults = Faults(compiling=said)
     session = opened()
-    with pytest.raises(KernelError, match="refused digits_cnn for trn2: NCCError: NCC_EVRF001"):
+    with pytest.raises(KernelError, match=f"refused digits_cnn for trn2: NCCError: {said}"):
         session.run(None, session.random_inputs(1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import socket
 import sys
 import threading
@@ -100,9 +101,10 @@ def test_outputs_come_in_our_order(machine: Machine, worker: NeffWorker, names: 
 
 
 def test_an_input_that_is_also_an_output(machine: Machine, worker: NeffWorker) -> None:
-    path = machine.neff([("x.must_alias_input", (2, 3), "float32")], [("x", (2, 3), "float32")], ["x + 1"])
-    [result] = worker.load(path, [X], [Y], {}).run([FLOATS], timeout_s=30)
-    np.testing.assert_array_equal(result, FLOATS + 1)
+    inputs = [("w", (2, 3), "float32"), ("x.must_alias_input", (2, 3), "float32")]
+    path = machine.neff(inputs, [("x", (2, 3), "float32")], ["x - w"])
+    [result] = worker.load(path, [X], [Y], {"w": np.ones_like(FLOATS)}).run([FLOATS], timeout_s=30)
+    np.testing.assert_array_equal(result, FLOATS - 1)
 
 
 def test_results_are_arrays_of_their_own(machine: Machine, worker: NeffWorker) -> None:
@@ -122,7 +124,7 @@ def test_inputs_that_do_not_fit_are_refused(machine: Machine, worker: NeffWorker
 
 
 def test_models_share_a_worker_and_its_memory(tmp_path: Path) -> None:
-    """An unloaded model leaves room for another; weights are on the device once."""
+    """A model that was closed or dropped leaves room for another; weights are on the device once."""
     machine = Machine(tmp_path, memory=3000)
     weight = np.ones(512, np.float32)
     path = machine.neff(
@@ -139,6 +141,9 @@ def test_models_share_a_worker_and_its_memory(tmp_path: Path) -> None:
         neff.close()
         with pytest.raises(DeviceError, match="it was closed"):
             neff.run([FLOATS], timeout_s=30)
+        again = worker.load(path, [X], [Y], {"w": 2 * weight})
+        del again
+        gc.collect()
         again = worker.load(path, [X], [Y], {"w": 2 * weight})
         np.testing.assert_array_equal(again.run([FLOATS], timeout_s=30)[0], 1024 * FLOATS)
         np.testing.assert_array_equal(small.run([FLOATS], timeout_s=30)[0], 2 * FLOATS)

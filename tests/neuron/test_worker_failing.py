@@ -34,6 +34,14 @@ def worker(machine: Machine) -> Iterator[NeffWorker]:
         yield started
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C's signal acts as in a terminal: jobs in the background, and what they start, ignore it."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
 def is_gone(pid: int, seconds: float = 5.0) -> bool:
     """True once a process has ended and was reaped, within a time."""
     until = time.monotonic() + seconds
@@ -255,7 +263,7 @@ def test_a_dropped_worker_ends(machine: Machine) -> None:
     assert is_gone(pid)
 
 
-def test_ctrl_c_is_the_parents(machine: Machine, worker: NeffWorker) -> None:
+def test_ctrl_c_is_the_parents(interruptible: None, machine: Machine, worker: NeffWorker) -> None:
     """The terminal's signal does not reach the worker, and the worker ignores it."""
     assert os.getpgid(worker.pid) != os.getpgid(0) and os.getsid(worker.pid) != os.getsid(0)
     started = machine.folder / "started"
@@ -271,15 +279,13 @@ def interrupt_when(started: Path, pid: int) -> None:
     os.kill(pid, signal.SIGINT)
 
 
-def test_ctrl_c_in_a_run_ends_the_worker(machine: Machine, worker: NeffWorker) -> None:
+def test_ctrl_c_in_a_run_ends_the_worker(interruptible: None, machine: Machine, worker: NeffWorker) -> None:
     """Else the answer to the interrupted run would be taken for the next one's."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     started = machine.folder / "started"
     neff = worker.load(machine.double(sleep=60, started=str(started)), [X], [Y], {})
     threading.Thread(target=interrupt_when, args=(started, os.getpid())).start()
     with pytest.raises(KeyboardInterrupt):
         neff.run([FLOATS], timeout_s=60)
-    signal.signal(signal.SIGINT, previous)
     assert is_gone(worker.pid)
     with pytest.raises(DeviceError, match="was ended by KeyboardInterrupt"):
         neff.run([FLOATS], timeout_s=30)

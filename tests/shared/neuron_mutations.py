@@ -94,7 +94,7 @@ MUTATIONS = (
         "a worker for each model", f"{_ROUTES}/neff.py", "if worker is None or not worker.is_alive", "if True", _NEFF
     ),
     Mutation("lists go through", f"{_ROUTES}/jit.py", "if isinstance(argument, list):", "if False:", _NEURON),
-    Mutation("compiler's errors as the device's", "trnrt/neuron/failures.py", '== "NCCError"', '== "NCC"', _NEFF),
+    Mutation("compiler's errors as the device's", "trnrt/neuron/failures.py", '== "NCCError"', '== "NCC"', _NEURON),
     Mutation(
         "inputs stay on the CPU",
         f"{_ROUTES}/torchneuron.py",
@@ -129,7 +129,7 @@ def find(mutation: Mutation, folder: Path) -> bool:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *mutation.tests]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests", "ERROR tests"))]
     print(f"{'caught' if done.returncode == 1 and lines else 'MISSED'}: {mutation.what}: {lines[:1]}", flush=True)
     return done.returncode == 1 and bool(lines)
 

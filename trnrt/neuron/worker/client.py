@@ -44,6 +44,7 @@ START_S = 60.0
 LOAD_S = 600.0
 """Seconds that loading a model may take."""
 _LOG_S = 0.1  # for the runtime's lines to arrive
+_LOGGED = ("TDRV", "NMGR", "NRT")  # their prefixes (neuron-runtime/nrtpy/nrtpy-troubleshooting.rst)
 _LINES = 12  # of the worker's output, shown when it fails
 _ALIGNMENT = 64
 # These are states of a process's runtime, which the next worker starts without.
@@ -92,6 +93,7 @@ class NeffWorker:
         self.lock, self._models, self._ended = threading.RLock(), 0, ""
         self._channel, theirs = socket.socketpair()
         self._lines: deque[str] = deque(maxlen=_LINES)
+        self._dropped: deque[int] = deque()
         with theirs:
             try:
                 self._process = start_process(python, theirs, core, environment or {})
@@ -147,8 +149,10 @@ class NeffWorker:
             self._models += 1
             model, until = self._models, time.monotonic() + timeout_s
         doing = f"{neff.name}: loading it on core {self.core}"
+        self._unload_dropped(doing, until)
         try:
             loaded = LoadedNeff(self, model, neff.name)
+            weakref.finalize(loaded, self._dropped.append, model)
             request = {"do": "open", "model": model, "neff": str(neff.absolute()), "name": neff.stem}
             described = self._open(doing, until, request)
             held = [DeviceTensor(name, array.shape, array.dtype.name) for name, array in weights.items()]
@@ -162,6 +166,12 @@ class NeffWorker:
                     self.ask(doing, time.monotonic() + STOP_S, {"do": "unload", "model": model})
             raise
         return loaded
+
+    def _unload_dropped(self, doing: str, until: float) -> None:
+        """Unload what was dropped and not closed: garbage is collected in the middle of other requests."""
+        with suppress(IndexError):
+            while True:
+                self.ask(doing, until, {"do": "unload", "model": self._dropped.popleft()})
 
     def _open(self, doing: str, until: float, request: dict[str, Any]) -> dict[str, Any]:
         """Load the NEFF. nrtpy-troubleshooting.rst has one reason for NRT_FAILURE then: another target."""
@@ -252,7 +262,7 @@ class NeffWorker:
         text = f"{answer['error']}: {answer['text']}"
         if answer["error"] == "NrtError" and "NRT_FAILURE" in text:
             time.sleep(_LOG_S)  # the message has no reason: that is in the runtime's log
-            text += "".join(f"; {line}" for line in self._lines if "NRT" in line)
+            text += "".join(f"; {line}" for line in self._lines if any(part in line for part in _LOGGED))
         error = device_error(doing, _Fault(text))
         found = status_of(text)
         if isinstance(error, DeviceError) and not error.usable and found is not None:
