@@ -210,7 +210,6 @@ KEYS: list[tuple[str, Any]] = [
     ("NEURON_CC_FLAGS", "-O1"),
     ("NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE", "1"),
     ("NKI_LNC1_SHARED_HBM", "1"),
-    ("NKI_PRECISE_FP", "0"),
     ("NKI_PREFETCH_RING_SIZE", "2"),
     ("XLA_DOWNCAST_BF16", "1"),
     ("XLA_USE_BF16", "1"),

@@ -280,4 +280,4 @@ def test_device_decides_the_default_target(monkeypatch: pytest.MonkeyPatch, tmp_
     be_instance(monkeypatch, tmp_path, "trn1.32xlarge", 1)
     session = trnrt.InferenceSession(small("N"))
     assert session.target == "trn1" and session.backend == "simulator"
-    assert session.backend_reason.startswith("/dev/neuron0 is here, but nki: not installed")
+    assert session.backend_reason.startswith("/dev/neuron0 is here, but supported: trn1.32xlarge: AWS does not state")

@@ -33,15 +33,14 @@ CODE_SETTINGS = (
     "NEURON_CC_FLAGS",
     "NKI_DMA_TRANSPOSE_AS_PE_TRANSPOSE",
     "NKI_LNC1_SHARED_HBM",
-    "NKI_PRECISE_FP",
     "NKI_PREFETCH_RING_SIZE",
     "XLA_DOWNCAST_BF16",
     "XLA_USE_BF16",
 )
 """The variables that change compiled code: the compiler's flags (compiler/neuronx-cc/api-reference-guide/index.rst);
 the prefetch ring (nki.compiler.CompileConfig, 2.33.1), HBM shared at LNC 1 (nki.collectives.all_gather, 2.33.0),
-transposes by DMA (in nki 0.6's code), precise floats (nki/guides/nki_simulator.rst); and the two by which PyTorch/XLA
-rounds (its own documentation)."""
+transposes by DMA (in nki 0.6's code); and the two by which PyTorch/XLA rounds (about-neuron/announcements/neuron2.x/
+announce-eos-bf16-vars.rst)."""
 
 
 @dataclass(frozen=True)
