@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import pytest
 from commanding import trnrt
 from fake_neuron.installing_fake import be_instance
 
-from trnrt.neuron.device import Package, WorkerPython
+from trnrt.neuron.device import Package, WorkerPython, look_for_device
 from trnrt.neuron.doctor import STATES, Diagnosis, diagnose
 from trnrt.neuron.doctor.machine import Listed, Machine, look
 from trnrt.neuron.doctor.rules import table
@@ -121,6 +122,7 @@ CASES: list[tuple[Machine, str, str, str, str]] = [
     (replace(GOOD, cache_error=("warning", "full", "free")), "cache", "warning", "full", "free"),
     (replace(GOOD, devices=()), "device", "missing", "no /dev/neuron* (trn2.3xlarge)", "aws-neuronx-dkms=2.30.2.0"),
     (LAPTOP, "device", "missing", "no /dev/neuron*", "docs/neuron.md"),
+    (replace(GOOD, closed=("/dev/neuron0",)), "device", "wrong", "this user may not open /dev/neuron0", "-aG neuron"),
     (TRN1, "supported", "wrong", "nki/get-started/setup-env.rst", "--allow-unsupported-device"),
     (replace(TRN1, settings=ALLOWED), "supported", "warning", "release-notes/2.32.0.rst", "--self-test"),
     (setting("TRNRT_ROUTE", "xla"), "route", "wrong", "unknown route 'xla'", "routes are neff, trace"),
@@ -450,3 +452,12 @@ def test_document_is_json() -> None:
     document: dict[str, Any] = doctor_document(judged(GOOD), load_releases(), "neuron", version="1")
     assert json.loads(json.dumps(document))["usable"] is True
     assert document["schema_version"] == 1 and document["machine"]["packages"]["nki"] == "0.6.0"
+
+
+def test_device_files_that_this_user_may_not_open_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dev").mkdir()
+    for number in range(2):
+        (tmp_path / "dev" / f"neuron{number}").touch()
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "neuron1")  # root may open any file
+    facts = look_for_device(tmp_path, {})
+    assert facts.devices == ("/dev/neuron0", "/dev/neuron1") and facts.closed == ("/dev/neuron1",)

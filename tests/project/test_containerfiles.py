@@ -10,6 +10,7 @@ import pytest
 from deploying import DEPLOY, ROOT, SERVERS, Containerfile, containerfile
 
 from trnrt.cli import app
+from trnrt.neuron.device import WORKER_VARIABLE
 from trnrt.neuron.releases import load_releases
 from trnrt.serve.settings import ServeSettings, variable_of
 
@@ -98,7 +99,7 @@ def test_the_port_is_the_servers(server: Containerfile) -> None:
 
 
 def test_what_is_set_exists_and_is_no_key(server: Containerfile) -> None:
-    known = {variable_of(field) for field in ServeSettings.model_fields} | {"TRNRT_CACHE"}
+    known = {variable_of(field) for field in ServeSettings.model_fields} | {"TRNRT_CACHE", WORKER_VARIABLE}
     ours = {name for name in server.environment if name.startswith("TRNRT_")}
     assert ours and ours <= known - {"TRNRT_API_KEYS", "TRNRT_INSECURE"}
     assert server.environment["TRNRT_MODEL_DIR"] == "/models"
@@ -116,16 +117,16 @@ def test_the_models_go_where_the_server_looks(server: Containerfile) -> None:
 
 
 def test_aws_packages_are_those_that_the_doctor_wants() -> None:
+    """nrtpy in the worker's own environment, and nothing that compiles."""
     text = " ".join(i.value for i in containerfile("Containerfile.neuron").all("RUN"))
     releases = load_releases()
-    needs = releases.route("trace")
-    for package in needs.packages():
-        if package.install:
-            assert f"{package.name}=={package.install} " in f"{text} "
+    needs = releases.route("neff")
+    (nrtpy,) = needs.worker
+    assert f"--extra-index-url {releases.index}     {nrtpy.name}=={nrtpy.install} " in text
+    assert not [package.name for package in needs.compiling if package.name in text]
     for package in releases.system:
         pinned = f"'{package.name}={releases.system_version(package.name, needs.sdk)}*'"
-        assert (pinned in text) == (package.name != "aws-neuronx-dkms"), package.name
-    assert f"--extra-index-url {releases.index} " in text
+        assert (pinned in text) == (package.name in ("aws-neuronx-runtime-lib", "aws-neuronx-tools")), package.name
     numpy = next(package for package in releases.packages if package.name == "numpy")
     assert f"'numpy>={numpy.at_least},<{numpy.below}'" in text
 

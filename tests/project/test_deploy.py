@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from serving import MODELS, MadeUpRepository, app_of, ask, digits, doubling, fet
 from trnrt.cache import CACHE_VARIABLE
 from trnrt.cache.plans import LIMIT_VARIABLE, size_limit
 from trnrt.errors import OptionError
+from trnrt.neuron.device import WORKER_VARIABLE
 from trnrt.serve.processes.workers import MARGIN_S
 from trnrt.serve.settings import ServeSettings, read_settings, variable_of
 
@@ -82,7 +82,8 @@ def test_a_spoilt_manifest_does_not(told: Manifest, spoil: Callable[[dict[str, A
 
 
 def test_the_settings_are_valid_and_all_count(told: Manifest, settings: ServeSettings) -> None:
-    known = {variable_of(field) for field in ServeSettings.model_fields} | {CACHE_VARIABLE, LIMIT_VARIABLE}
+    others = {CACHE_VARIABLE, LIMIT_VARIABLE, WORKER_VARIABLE}
+    known = {variable_of(field) for field in ServeSettings.model_fields} | others
     assert {name for name in told.environment if name.startswith("TRNRT_")} <= known
     for field, value in told.told.items():
         assert variable_of(field) not in told.environment, f"the environment wins over {field} in the file"
@@ -112,11 +113,6 @@ def test_a_worker_has_a_core() -> None:
     types = neuron.pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (wanted,) = types["nodeSelectorTerms"][0]["matchExpressions"]
     assert {name.partition(".")[0] for name in wanted["values"]} == {neuron.told["target"]}
-
-
-def test_pytorch_starts_as_many_threads_as_there_are_cpus() -> None:
-    neuron = manifest("kubernetes.yaml")
-    assert neuron.environment["OMP_NUM_THREADS"] == neuron.container["resources"]["requests"]["cpu"]
 
 
 def test_probes_are_answered_as_they_expect(told: Manifest) -> None:
@@ -210,7 +206,7 @@ def plain(item: Any) -> Any:
         return {key: plain(value) for key, value in item.items() if key not in neuron}
     if isinstance(item, list):
         named = (part.get("name", "") if isinstance(part, dict) else "" for part in item)
-        kept = [part for part, name in zip(item, named, strict=True) if not re.match(r"NEURON_|\w+_NUM_THREADS", name)]
+        kept = [part for part, name in zip(item, named, strict=True) if not name.startswith("NEURON_")]
         return [plain(part) for part in kept]
     return "trnrt" if item == "trnrt-cpu" else item
 

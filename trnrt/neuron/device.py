@@ -67,14 +67,15 @@ class WorkerPython:
 class Facts:
     """The facts that decide whether kernels can run on a machine's NeuronCores.
 
-    ``instance``: EC2's type ("trn2.48xlarge"). ``lnc_file``: the setting in the machine's file; ``listed_lnc``: by
-    neuron-ls, if it was run. ``seam``: why kernels don't import AWS's nki, although it may be installed. ``worker``:
-    the Python that TRNRT_NRTPY_PYTHON names.
+    ``closed``: device files that this user may not open. ``instance``: EC2's type ("trn2.48xlarge"). ``lnc_file``: the
+    setting in the machine's file; ``listed_lnc``: by neuron-ls, if it was run. ``seam``: why kernels don't import AWS's
+    nki, although it may be installed. ``worker``: the Python that TRNRT_NRTPY_PYTHON names.
     """
 
     python: str
     packages: Mapping[str, Package] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
     instance: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     lnc_file: str | None = None
@@ -91,11 +92,13 @@ class Facts:
 def look_for_device(root: Path | None = None, environ: Mapping[str, str] | None = None) -> Facts:
     """Gather the facts; ``root`` and ``environ`` are for tests. Facts that can't be read are None or empty."""
     root, environ = root or ROOT, os.environ if environ is None else environ
+    devices = neuron_devices(root)
     names = (*AWS_PACKAGES, *OWN_PACKAGES)
     return Facts(
         python=platform.python_version(),
         packages={name: package for name in names if (package := _package(name)) is not None},
-        devices=tuple(neuron_devices(root)),
+        devices=tuple(devices),
+        closed=tuple(name for name in devices if not os.access(root / name[1:], os.R_OK | os.W_OK)),
         instance=first_line(root / "sys/devices/virtual/dmi/id/product_name"),
         settings={n: value for n, value in sorted(environ.items()) if n.startswith(PREFIXES) or n in OWN_SETTINGS},
         lnc_file=_lnc_file(root / "opt/aws/neuron/logical_nc_config"),

@@ -103,6 +103,10 @@ def device(facts: Facts, releases: Releases, asked: Asked) -> Finding:
         if facts.target is not None:
             mend = install_command(facts, releases, "aws-neuronx-dkms")
         return Finding("device", "missing", f"there is no /dev/neuron* ({what})", "/dev/neuron0", mend)
+    if facts.closed:
+        # about-neuron/security.rst of SDK 2.32: a rule of udev may limit the devices to a group, there called neuron.
+        mend = "sudo usermod -aG neuron $USER, and log in again; in containers: docs/deploy.md, Who may open the device"
+        return Finding("device", "wrong", f"this user may not open {facts.closed[0]}", "read and write", mend)
     if asked.target is not None and facts.target not in (None, asked.target):
         message = f"target {asked.target} was asked for, and this machine's device is {facts.target}"
         mend = f"leave --target out, or compile for {asked.target} only: trnrt compile --backend neuron"
