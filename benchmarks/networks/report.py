@@ -52,11 +52,10 @@ def networks_parts(rows: Sequence[Row]) -> list[RenderableType]:
     """The output for a terminal: a line for each network and batch, the best batches, and the bars."""
     parts: list[RenderableType] = [rows_table(rows), "", *_explanation(rows), "", *_best_lines(rows)]
     bars = bars_of(rows)
-    return (
-        [*parts, "", bars_table(bars), "", bars_text([verdict(bar.meets_bar) for bar in bars], "bar")]
-        if bars
-        else parts
-    )
+    if bars:
+        missed = sum(not bar.meets_bar for bar in bars)
+        parts += ["", bars_table(bars), "", f"{count_text(len(bars), 'bar')}, {missed} missed"]
+    return parts
 
 
 def rows_table(rows: Sequence[Row]) -> Table:

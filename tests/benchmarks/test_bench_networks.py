@@ -132,7 +132,7 @@ def test_what_is_shown() -> None:
     assert not document["passed"] and [bar["passed"] for bar in document["bars"]] == [False, False]
     text = " ".join(render(networks_parts(rows)).split())
     assert "resnet50: most images a second at batch 2: 8,000" in text
-    assert "MISS" in text and "launch 100%" in text and "368 GB/s" in text
+    assert "2 bars, 2 missed" in text and "MISS" in text and "launch 100%" in text and "368 GB/s" in text
 
 
 def test_the_command(small: None) -> None:
