@@ -5,7 +5,7 @@ The timing model's own numbers are in the targets' data files; its headline neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trnrt.nki.machine.targets import get_target
 
@@ -16,6 +16,7 @@ OVERVIEW = "nki/get-started/about/nki-dma-overview.rst"
 # trn2, and a bound must not exceed what the hardware needs. For trn1 the overview has 27.2, too, which 16 engines could
 # not get out of HBM; the fastest published kernel reached 263 GB/s of the guide's 272.
 _ENGINE_GBPS = {"trn1": (17.0, GUIDE), "trn2": (27.2, OVERVIEW), "trn3": (38.4, OVERVIEW)}
+_GUIDE_GBPS = {"trn1": 17.0, "trn2": 23.0, "trn3": 33.0}
 _ENGINES = 16  # per core, in both documents
 
 
@@ -53,7 +54,14 @@ def rates(target: str) -> Rates:
     return Rates(engine, _ENGINES, found.timing.dma.hbm_stack_gbps, source)
 
 
-def bound(target: str, dtype: str, flops: float, moved_bytes: float) -> Bound:
-    """The bound for ``flops`` FLOP of products in ``dtype`` (at the guides' peak) and the bytes in and out of HBM."""
+def guide_rates(target: str) -> Rates:
+    """The rates of a target with the bandwidth guide's figure for an engine, which large payloads sustain: at most
+    ``rates``."""
+    return replace(rates(target), engine_gbps=_GUIDE_GBPS[get_target(target).name], source=GUIDE)
+
+
+def bound(target: str, dtype: str, flops: float, moved_bytes: float, at: Rates | None = None) -> Bound:
+    """The bound for ``flops`` FLOP of products in ``dtype`` (at the guides' peak) and the bytes in and out of HBM,
+    which move ``at`` these rates, by default ``rates``."""
     peak = get_target(target).timing.tensor.peak(dtype)
-    return Bound(moved_bytes / (rates(target).gbps * 1e3), flops / (peak * 1e6))
+    return Bound(moved_bytes / ((at or rates(target)).gbps * 1e3), flops / (peak * 1e6))

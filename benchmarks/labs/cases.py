@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from benchmarks.comparing import Clock, Figure, Verdict, ratio, verdict
 from benchmarks.documented import rates
+from benchmarks.labs.bars import Bar, bar_of
+from benchmarks.labs.floors import Floor, floor_of
 from trnrt.calibration.cases import Clock as DeviceClock
 from trnrt.calibration.cases import figure_us
 from trnrt.nki import Spec, trace
@@ -85,11 +87,33 @@ class Compared:
 
 
 @dataclass(frozen=True)
+class Held:
+    """A bar, what is predicted by its clock, the longest time that it allows, and the floor by that clock."""
+
+    bar: Bar
+    predicted_us: float
+    most_us: float
+    floor_us: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict by the headline."""
+        return verdict(self.predicted_us <= self.most_us)
+
+    @property
+    def reachable(self) -> bool:
+        """False if the bar is below the floor: no kernel meets it under this model."""
+        return self.most_us >= self.floor_us
+
+
+@dataclass(frozen=True)
 class Row:
     """A case with its prediction. ``bound_us`` is the tensor engine's or HBM's time at documented rates, with the fixed
     cost; ``theirs_us`` the prediction for the published kernel, if its structure is known; ``target_us`` the lowest of
     our targets. ``compared`` are the measured kernels, the fastest first. ``low_us`` and ``high_us`` are the ends of
     the prediction's range; bars, ratios and shares use its headline. ``verdict`` is that of the limit and all targets.
+    ``floor``: the least that the timing model allows, by the row's clock. ``held``: the bar beside these, if there is
+    one, by its own clock.
     """
 
     case: str
@@ -107,6 +131,18 @@ class Row:
     share_target: float | None
     theirs_us: float | None
     verdict: Verdict
+    floor: Floor
+    held: Held | None
+
+    @property
+    def over_floor(self) -> float:
+        """The prediction over the floor."""
+        return self.predicted_us / self.floor.us
+
+    @property
+    def fastest(self) -> Figure | None:
+        """The fastest measured kernel."""
+        return min((one.figure for one in self.compared), key=lambda figure: figure.us, default=None)
 
     @property
     def compared_with(self) -> str:
@@ -145,6 +181,11 @@ def tensor_us(case: Case, timing: Timing) -> float:
     return case.flops / rate
 
 
+def case_floor(case: Case, clock: DeviceClock) -> Floor:
+    """The least that the timing model allows for a case, by a clock."""
+    return floor_of(case.target, case.dtype, clock, case.flops, case.hbm_bytes)
+
+
 def row(case: Case) -> Row:
     """Predict a case."""
     program = trace(case.kernel, *case.specs(), target=case.target, **case.options)
@@ -167,7 +208,19 @@ def row(case: Case) -> Row:
         share_target=case.share_target,
         theirs_us=times.theirs_us,
         verdict=verdict(times.reach(case)),
+        floor=case_floor(case, case.clock),
+        held=_judge(case, found),
     )
+
+
+def _judge(case: Case, found: Prediction) -> Held | None:
+    """The case's bar beside its own limits."""
+    bar = bar_of(case.name, case.target, case.dtype)
+    if bar is None:
+        return None
+    floor_us = case_floor(case, bar.clock).us
+    predicted_us = figure_us(bar.clock, found.timeline)
+    return Held(bar, predicted_us, bar.most_us(tensor_us(case, found.timing), floor_us), floor_us)
 
 
 def _times(case: Case, found: Prediction, theirs: Timeline | None) -> Times:

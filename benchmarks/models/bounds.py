@@ -9,12 +9,12 @@ from math import prod
 import onnx
 from onnx import helper
 
-from benchmarks.documented import Bound, bound
+from benchmarks.documented import Bound, Rates, bound
 from trnrt.nki.machine.dtypes import as_dtype
 
 Shape = tuple[int, ...]
 
-_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _KEPT = 64
 """Constants with at most this many elements stay in an outline: shapes, axes and the like, which determine other
 shapes."""
@@ -24,7 +24,8 @@ shapes."""
 class Work:
     """The least work of a model for one batch: multiplications of its products, and elements to move.
 
-    ``weights`` are those of the products (Conv, Gemm, MatMul), with their biases; others may be folded into them.
+    ``weights`` are those of the products (Conv, ConvTranspose, Gemm, MatMul), with their biases; others may be folded
+    into them.
     """
 
     multiplications: int
@@ -32,13 +33,14 @@ class Work:
     inputs: int
     outputs: int
 
-    def bound(self, target: str, dtype: str) -> Bound:
-        """The time to move every operand once at documented rates, and that of the products at the peak.
+    def bound(self, target: str, dtype: str, at: Rates | None = None) -> Bound:
+        """The time to move every operand once ``at`` these rates (by default the highest that are documented), and that
+        of the products at the peak.
 
         A program's fixed cost is not included.
         """
         moved = (self.weights + self.inputs + self.outputs) * as_dtype(dtype).itemsize
-        return bound(target, dtype, 2.0 * self.multiplications, moved)
+        return bound(target, dtype, 2.0 * self.multiplications, moved, at)
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,13 @@ def _constants(graph: onnx.GraphProto, weights: frozenset[str]) -> set[str]:
 
 
 def _multiplications(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
-    """The multiplications of one product: elements of the result times the terms of each."""
+    """The multiplications of one product: elements of the result times the terms of each; for a transposed convolution
+    elements of the input times the results that each is added to."""
     result, right = shapes[node.output[0]], shapes[node.input[1]]
     if node.op_type == "Conv":  # weights (O, C / groups, kernel)
         return prod(result) * prod(right[1:])
     left = shapes[node.input[0]]
+    if node.op_type == "ConvTranspose":  # weights (C, O / groups, kernel)
+        return prod(left) * prod(right[1:])
     flipped = node.op_type == "Gemm" and any(a.name == "transA" and a.i for a in node.attribute)
     return prod(result) * left[0 if flipped else -1]

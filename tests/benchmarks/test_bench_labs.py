@@ -17,9 +17,11 @@ from benchmarks.documented import rates
 from benchmarks.kernels import families, plot
 from benchmarks.kernels.__main__ import app as kernels_app
 from benchmarks.kernels.entries import addition
-from benchmarks.labs import cases, checking, entries, table
+from benchmarks.labs import bars, cases, checking, entries, table
 from benchmarks.labs.__main__ import app
-from benchmarks.labs.cases import Case, Tolerance, measured, row, tensor_us
+from benchmarks.labs.bars import Bar
+from benchmarks.labs.cases import Case, Tolerance, case_floor, measured, row, tensor_us
+from benchmarks.labs.floors import edges_of, stream_of
 from benchmarks.labs.report import labs_table
 from trnrt.nki import nisa, nki, nl, profile
 from trnrt.nki.machine.targets import get_target
@@ -152,6 +154,92 @@ def test_no_family_beats_the_hardware(family: families.Family) -> None:
     item = 4 if family.dtype == "float32" else 2
     for _ in range(3):
         assert 0 < families.share_of(family, family.draw(generator, item), "trn2") <= 1
+
+
+def test_the_floor_of_a_transfer_is_counted_by_hand() -> None:
+    """Head and tail, static descriptors (60 ns to trigger while 900 to the first data pass), bytes, completion."""
+    floor = case_floor(ADDITION, "profiler")
+    assert (floor.by, floor.fixed_us, floor.first_load_us, floor.last_store_us) == ("memory", 14.1, 0.9, 0.355)
+    assert floor.data_us == pytest.approx(3 * 256_000 * 4 / 435_200)
+    assert floor.us == pytest.approx(14.1 + 0.9 + 3_072_000 / 435_200 + 0.355)
+    assert case_floor(ADDITION, "benchmark").us == pytest.approx(floor.us - 6.7)
+
+
+def test_the_floor_of_products_is_counted_by_hand() -> None:
+    """2048^3: 524,288 columns in 1024 passes of 512; half of what the first window has left after the first load."""
+    case = BY_NAME["matmul [2048,2048]x[2048,2048]", "trn2", "bfloat16"]
+    floor = case_floor(case, "profiler")
+    loaded = edges_of("trn2", "bfloat16").loaded / 1e6
+    assert floor.by == "tensor" and floor.data_us == 0
+    assert floor.columns_us == pytest.approx(524_288 / 2400)
+    assert floor.gaps_us == pytest.approx(1024 * 0.0025, rel=0.02)  # none at half the clock
+    assert floor.ramp_us == pytest.approx((6.8267 - loaded) / 2, abs=0.2)  # weights and a pass reach over its end
+    assert floor.first_load_us == pytest.approx(loaded + 0.1, abs=0.001)  # 100 ns to load the first weights
+
+
+@pytest.mark.parametrize(("dtype", "passes"), [("bfloat16", 1), ("float32", 4)])
+def test_trn1_has_a_gap_for_each_pass_and_no_ramp(dtype: str, passes: int) -> None:
+    target = get_target("trn1")
+    found = stream_of(target, dtype, 2.0 * 128 * 128 * 512 * 10, 1_000_000)
+    assert found.ramp == 0
+    assert found.columns == pytest.approx(passes * 5120 / 2.8 * 1000, abs=1)
+    gap = target.timing.tensor.gap_ns * 1000
+    # After the last part, which is two passes in float32, no gap counts.
+    assert found.gaps == pytest.approx((10 * passes - (2 if passes == 4 else 1)) * gap, abs=50)
+
+
+def test_a_slower_memory_moves_the_floor_to_the_other_path() -> None:
+    case = BY_NAME["matmul [2048,2048]x[2048,2048]", "trn2", "bfloat16"]
+    heavy = case_floor(replace(case, hbm_bytes=1_000_000_000), "profiler")
+    assert (heavy.by, heavy.columns_us, heavy.gaps_us, heavy.ramp_us) == ("memory", 0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["vector addition 256,000", "transpose 1024x1024", "conv 256->256 3x3 32x16"])
+def test_no_kernel_is_below_its_floor(name: str) -> None:
+    for case in (one for one in table.CASES if one.name == name):
+        found = row(case)
+        assert found.over_floor > 1, (name, case.dtype)
+        assert found.floor.clock == found.clock
+
+
+def test_every_bar_is_of_a_case() -> None:
+    assert set(bars.BARS) <= set(BY_NAME)
+    for name, target, dtype in BY_NAME:
+        held = bars.bar_of(name, target, dtype)
+        assert (held is not None) == (target == "trn1" or (name, target, dtype) in bars.BARS)
+
+
+def test_a_bar_is_by_its_own_clock() -> None:
+    conv = BY_NAME["conv 256->256 3x3 224x224", "trn2", "float16"]
+    held = bars.bar_of(conv.name, conv.target, conv.dtype)
+    assert held is not None and (conv.clock, held.clock, held.limit) == ("benchmark", "profiler", 778)
+    found = row(ADDITION).held
+    assert found is not None and found.bar.limit == 1.1
+    assert found.most_us == pytest.approx(1.1 * case_floor(ADDITION, "profiler").us)
+    assert found.verdict == ("pass" if found.predicted_us <= found.most_us else "missed")
+
+
+def test_what_a_bar_allows() -> None:
+    assert Bar("us", 778.0, "profiler", "").most_us(739.0, 761.0) == 778
+    assert Bar("share of the tensor engine", 0.96, "profiler", "").most_us(2880.0, 3005.0) == pytest.approx(3000)
+    assert Bar("x floor", 1.02, "benchmark", "").most_us(1.0, 100.0) == pytest.approx(102)
+
+
+def test_a_bar_below_the_floor_is_missed_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = (ADDITION.name, ADDITION.target, ADDITION.dtype)
+    monkeypatch.setattr(bars, "BARS", {key: Bar("us", 20.0, "profiler", "no reason")})
+    monkeypatch.setattr(table, "CASES", (replace(ADDITION, target_us=None, against=None),))
+    result = run("--json")
+    (line,) = json.loads(result.stdout)["rows"]
+    assert result.exit_code == 1 and line["passed"] is True
+    assert (line["held"]["passed"], line["held"]["reachable"]) == (False, False)
+    assert line["floor"]["over"] == pytest.approx(line["predicted_us"] / line["floor"]["us"])
+    text = " ".join(run().stdout.split())
+    assert (
+        "the bar allows 20.0 us, which is below its floor of 22.4 us" in text
+        and "no reason" in text
+        and "1 floor with a bar, 1 missed" in text
+    )
 
 
 def run(*flags: str) -> Any:

@@ -1,0 +1,203 @@
+"""The floor of a case: the least time that the timing model of its target allows, as a sum of parts.
+
+Each part comes from the target's data or from a run of the model on the smallest program that has it, none from a
+fitted total: the floor moves bytes at the documented rate of the DMA engines. So a kernel can approach its floor, but
+not be below it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil
+from typing import Any, Literal
+
+from benchmarks.documented import rates
+from trnrt.calibration.cases import Clock
+from trnrt.nki import Spec, nisa, nl, trace
+from trnrt.nki.machine.dtypes import as_dtype
+from trnrt.nki.machine.targets import Target, get_target
+from trnrt.nki.machine.timing import PS_PER_US, Timeline, schedule
+from trnrt.nki.machine.timing.tensor_engine import TensorEngine, Work
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The parts of the floor, microseconds, of the longer of two paths that overlap: ``by`` the tensor engine or by
+    ``memory``. A part of the other path is 0.
+
+    ``fixed_us``: the program's start and end as ``clock`` sees them. ``first_load_us``: until the first tile and its
+    weights are there, or until data flows. ``columns_us``: the products' columns at full clock; ``gaps_us``: between
+    passes of the most columns; ``ramp_us``: what the clock's first window costs beyond the first load, if the engine is
+    kept busy from the start. ``data_us``: the least traffic at documented bandwidth. ``last_store_us``: from the last
+    column or byte until the result is stored.
+    """
+
+    clock: Clock
+    by: Literal["tensor", "memory"]
+    fixed_us: float
+    first_load_us: float
+    columns_us: float
+    gaps_us: float
+    ramp_us: float
+    data_us: float
+    last_store_us: float
+
+    @property
+    def us(self) -> float:
+        """The sum of the parts."""
+        return (
+            self.fixed_us
+            + self.first_load_us
+            + self.columns_us
+            + self.gaps_us
+            + self.ramp_us
+            + self.data_us
+            + self.last_store_us
+        )
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The beginning and the end of the smallest program, picoseconds: one tile is loaded, multiplied, copied, stored.
+
+    ``loaded``: until the product can start. ``flowing``: until the first data moves. ``stored``: from the product's
+    last column to the end. ``completed``: from the last byte to the end.
+    """
+
+    loaded: int
+    flowing: int
+    stored: int
+    completed: int
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Products one after the other, picoseconds: loading the first weights, the columns, the gaps, and the ramp."""
+
+    weights: int
+    columns: int
+    gaps: int
+    ramp: int
+
+
+def floor_of(target: str, dtype: str, clock: Clock, flops: float, hbm_bytes: float) -> Floor:
+    """The floor by a clock of ``flops`` FLOP of products in ``dtype`` (0 for none) and the bytes in and out of HBM."""
+    found = get_target(target)
+    timing = found.timing
+    fixed_us = (timing.benchmark_ns if clock == "benchmark" else timing.head_ns + timing.tail_ns) / 1000
+    edges = edges_of(target, dtype)
+    memory = Floor(
+        clock=clock,
+        by="memory",
+        fixed_us=fixed_us,
+        first_load_us=edges.flowing / PS_PER_US,
+        columns_us=0.0,
+        gaps_us=0.0,
+        ramp_us=0.0,
+        data_us=hbm_bytes / rates(target).gbps / 1000,
+        last_store_us=edges.completed / PS_PER_US,
+    )
+    if not flops:
+        return memory
+    stream = stream_of(found, dtype, flops, edges.loaded)
+    tensor = replace(
+        memory,
+        by="tensor",
+        first_load_us=(edges.loaded + stream.weights) / PS_PER_US,
+        columns_us=stream.columns / PS_PER_US,
+        gaps_us=stream.gaps / PS_PER_US,
+        ramp_us=stream.ramp / PS_PER_US,
+        data_us=0.0,
+        last_store_us=edges.stored / PS_PER_US,
+    )
+    return max(tensor, memory, key=lambda floor: floor.us)
+
+
+@cache
+def edges_of(target: str, dtype: str) -> Edges:
+    """The edges of a program of one tile, with the descriptors that make it shortest."""
+    modes = [nisa.dge_mode.none, *([nisa.dge_mode.hwdge] if get_target(target).hardware_dge else [])]
+    found = [_edges(_one_tile(target, dtype, mode)) for mode in modes]
+    return Edges(
+        loaded=min(one.loaded for one in found),
+        flowing=min(one.flowing for one in found),
+        stored=min(one.stored for one in found),
+        completed=min(one.completed for one in found),
+    )
+
+
+def _one_tile(target: str, dtype: str, mode: Any) -> Timeline:
+    """The timeline of the smallest program: a tile of one row and column a partition, times itself."""
+
+    def square(source: Any) -> Any:
+        result = nl.ndarray((1, 1), dtype=source.dtype, buffer=nl.shared_hbm)
+        tile_sb = nl.ndarray(source.shape, dtype=source.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=tile_sb, src=source, dge_mode=mode)
+        product_psum = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=product_psum, stationary=tile_sb, moving=tile_sb)
+        result_sb = nl.ndarray((1, 1), dtype=source.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=result_sb, src=product_psum, engine=nisa.engine.vector)
+        nisa.dma_copy(dst=result, src=result_sb, dge_mode=mode)
+        return result
+
+    return schedule(trace(square, Spec((1, 1), dtype), target=target))
+
+
+def _edges(timeline: Timeline) -> Edges:
+    """The edges of ``_one_tile``, whose four instructions are its issues."""
+    load, product, _, store = range(4)
+    return Edges(
+        loaded=timeline.start[product],
+        flowing=timeline.start[load],
+        stored=timeline.duration - timeline.end[product] + round(timeline.timing.tensor.latency_ns * 1000),
+        completed=timeline.duration - timeline.end[store],
+    )
+
+
+@cache
+def stream_of(target: Target, dtype: str, flops: float, ready: int) -> Stream:
+    """The products of ``flops`` as passes of the most columns, run on the model's tensor engine from ``ready`` on.
+
+    Before that the engine is busy with something else, as a kernel can keep it to end the clock's first window.
+    """
+    columns = int(flops / (2 * target.partitions * target.stationary_max))
+    timing = target.timing.tensor
+    steady = replace(timing, ramp_window_ns=0.0)
+    ends = [
+        _end_of_stream(_with_tensor(target, one), dtype, columns, ready)
+        for one in (replace(steady, gap_ns=0.0), steady, timing)
+    ]
+    cycles = columns * (4 if _is_wide(dtype) else 1)
+    alone = round(cycles * 1000 / timing.clock_ghz)
+    return Stream(weights=ends[0] - ready - alone, columns=alone, gaps=ends[1] - ends[0], ramp=ends[2] - ends[1])
+
+
+def _end_of_stream(target: Target, dtype: str, columns: int, ready: int) -> int:
+    """When the last column is through."""
+    engine, timing = TensorEngine(target), target.timing.tensor
+    engine.ramp.slowdown_at(0)
+    engine.ramp.note(0, ready)
+    parts, cycles, words = (2, 2, 2) if _is_wide(dtype) else (1, 1, 1)
+    passes, end = ceil(columns / target.moving_max), 0
+    for number in range(passes):
+        width = min(target.moving_max, columns - number * target.moving_max)
+        work = Work(
+            parts=parts,
+            columns=width * cycles,
+            load=timing.load_latency_ns * words,
+            load_interval=timing.load_interval_cycles * words,
+            flops=0,
+            passes=cycles,
+        )
+        _, end = engine.run(work, ready)
+    return end - engine.latency
+
+
+def _with_tensor(target: Target, tensor: Any) -> Target:
+    return replace(target, timing=replace(target.timing, tensor=tensor))
+
+
+def _is_wide(dtype: str) -> bool:
+    """True if products of this dtype take four passes."""
+    return as_dtype(dtype).name == "float32"

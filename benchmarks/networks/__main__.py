@@ -1,0 +1,56 @@
+"""``python -m benchmarks.networks``: show how far whole networks are above the hardware's least time, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchmarks.command import command_line, fail_unless, show
+from trnrt.commands.exits import call
+from trnrt.commands.options import EFFORT, DType, EffortFlag, JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.report.console import counting
+
+if TYPE_CHECKING:
+    from benchmarks.networks.table import Row
+
+NetFlag = Annotated[
+    list[str] | None,
+    typer.Option("--net", metavar="NAME", help="Only this network; repeatable.", show_default=False),
+]
+BatchFlag = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--batch", min=1, metavar="N", help="A batch; repeatable. By default 1, 2, 4 and 8.", show_default=False
+    ),
+]
+DtypeFlag = Annotated[DType, typer.Option("--dtype", help="The dtype of weights and activations.")]
+
+
+def compare_networks(
+    target: SimulatedTargetFlag = None,
+    net: NetFlag = None,
+    batch: BatchFlag = None,
+    dtype: DtypeFlag = DType.BFLOAT16,
+    effort: EffortFlag = EFFORT,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict whole networks at several batches, beside the physical bound; exit 1 if a bar is missed."""
+    from benchmarks.networks.report import networks_document, networks_parts
+    from benchmarks.networks.table import BATCHES, choose_networks, measure
+    from trnrt.nki.sim.kernel import default_target
+
+    names, batches = choose_networks(net or []), tuple(dict.fromkeys(batch or BATCHES))
+    rows: list[Row] = []
+    with counting("planning networks", len(names) * len(batches), unit="plans") as done:
+        rows += measure(target or default_target(), dtype.value, names, batches, effort, done)
+    document = networks_document(rows)
+    show(Reporting(as_json, json_out), document, lambda: networks_parts(rows))
+    fail_unless(document["passed"])
+
+
+app = command_line(compare_networks)
+
+if __name__ == "__main__":
+    call(app)

@@ -1,0 +1,206 @@
+"""The rows: each network's prediction at a batch, the hardware's least time, and where its critical path goes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.resources import files
+
+import onnx
+
+from benchmarks.baseline.networks import BY_NAME
+from benchmarks.baseline.yolo import yolov8n
+from benchmarks.documented import Bound, guide_rates, rates
+from benchmarks.models.bounds import Work, outline, work_of
+from trnrt.errors import OptionError
+from trnrt.nki.machine.timing import PS_PER_US, Range, Timeline, add_ranges
+from trnrt.nki.machine.timing.issues import ENGINES
+from trnrt.nki.machine.timing.path import LAUNCH, critical_path
+from trnrt.nki.profiling import Profile
+from trnrt.running.profiler import profile_plan
+from trnrt.session import InferenceSession
+
+NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "resnet18": BY_NAME["resnet18"].build,
+    "resnet50": BY_NAME["resnet50"].build,
+    "vgg16": BY_NAME["vgg16"].build,
+    "unet": BY_NAME["unet"].build,
+    "convnext_tiny": BY_NAME["convnext_tiny"].build,
+    "mobilenet_v2": BY_NAME["mobilenet_v2"].build,
+    "efficientnet_b0": BY_NAME["efficientnet_b0"].build,
+    "yolov8n": partial(yolov8n, "N"),
+}
+BATCHES = (1, 2, 4, 8)
+
+BARS_TARGET, BARS_DTYPE = "trn2", "bfloat16"
+"""What the bars are for."""
+BY_BOUND = ("resnet18", "resnet50", "vgg16", "unet")
+"""Networks whose bars are multiples of the bound: products and weights are most of their work."""
+MOST_AT_ONE, MOST_AT_BEST = 1.45, 1.4
+"""The most multiples of the bound of ``BY_BOUND``, at batch 1 and at the batch with the most images a second."""
+LEFT = 0.75
+"""The bar of the others at batch 1: this share of what the kernels of 1e68255 take (``benchmarks/baseline``), as fixed
+costs and the vector engine count there, which no physical bound has."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A part of the critical path: an engine's elements, an engine's fixed latencies, or a part of
+    ``trnrt.nki.machine.timing.path.PARTS``, with its microseconds."""
+
+    by: str
+    us: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A network at a batch. ``instructions``: of its kernels, unrolled. ``held``: the parts of its critical path, which
+    add up to the headline, the longest first."""
+
+    network: str
+    target: str
+    dtype: str
+    batch: int
+    predicted: Range
+    work: Work
+    instructions: int
+    kernels: int
+    held: tuple[Held, ...]
+
+    @property
+    def least_time(self) -> Bound:
+        """The least time with the bandwidth that AWS's guide gives a DMA engine: the bars are multiples of this."""
+        return self.work.bound(self.target, self.dtype, guide_rates(self.target))
+
+    @property
+    def theoretical_time(self) -> Bound:
+        """The least time with the highest documented bandwidth of an engine."""
+        return self.work.bound(self.target, self.dtype, rates(self.target))
+
+    @property
+    def bound_ratio(self) -> Range:
+        """The prediction as a multiple of the bound."""
+        found, least = self.predicted, self.least_time.us
+        return Range(found.least_us / least, found.us / least, found.most_us / least)
+
+    @property
+    def images_per_second(self) -> float:
+        """Of one core, by the headline."""
+        return self.batch / self.predicted.us * 1e6
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A network's bar: the highest allowed ``value`` and the one that is predicted, multiples of the bound or
+    microseconds."""
+
+    network: str
+    what: str
+    batch: int
+    value: float
+    most: float
+
+    @property
+    def meets_bar(self) -> bool:
+        return self.value <= self.most
+
+
+def measure(
+    target: str, dtype: str, names: Sequence[str], batches: Sequence[int], effort: int, done: Callable[[int], None]
+) -> Iterator[Row]:
+    """The rows of the networks called ``names``; ``done`` is called with 1 after each.
+
+    Raises OptionError for an invalid option, and the session's errors for a model that can't be planned.
+    """
+    for name in names:
+        model = NETWORKS[name]()
+        outlined = outline(model)
+        content = model.SerializeToString()
+        session = InferenceSession(content, target=target, dtype=dtype, backend="simulator", cache=False, effort=effort)
+        for batch in batches:
+            yield _row(name, session, work_of(outlined, batch), batch)
+            done(1)
+
+
+def choose_networks(names: Sequence[str]) -> tuple[str, ...]:
+    """The networks to measure, all if none is named. Raises OptionError for an unknown name."""
+    for name in names:
+        if name not in NETWORKS:
+            raise OptionError(f"no network is called {name!r}", hint=f"there are {', '.join(NETWORKS)}")
+    return tuple(names or NETWORKS)
+
+
+def _row(name: str, session: InferenceSession, work: Work, batch: int) -> Row:
+    partition = session.partition(batch)
+    profiles = [profile_plan(plan) for plan in partition.plans]
+    return Row(
+        network=name,
+        target=session.target,
+        dtype=session.dtype,
+        batch=batch,
+        predicted=add_ranges((one.benchmark for one in profiles), partition.crossings_us),
+        work=work,
+        instructions=sum(plan.size.unrolled for plan in partition.plans),
+        kernels=len(partition.plans),
+        held=attribute_paths(profiles),
+    )
+
+
+def attribute_paths(profiles: Sequence[Profile]) -> tuple[Held, ...]:
+    """Where the critical paths of kernels that follow each other go, the longest part first."""
+    spent = Counter[str]()
+    for profile in profiles:
+        timeline = profile.timeline
+        spent[LAUNCH] += round(timeline.timing.benchmark_ns * 1000)
+        for segment in critical_path(timeline):
+            spent[_holder(timeline, segment.issue, segment.part)] += segment.end - segment.start
+    return tuple(Held(by, picoseconds / PS_PER_US) for by, picoseconds in spent.most_common())
+
+
+def _holder(timeline: Timeline, issue: int, part: str) -> str:
+    """The part's name; for an instruction's time with its engine."""
+    if part not in ("compute", "instruction latency"):
+        return part
+    engine = ENGINES[timeline.lane[issue]]
+    return f"{engine} engine" if part == "compute" else f"{engine} latency"
+
+
+def best_of(rows: Sequence[Row]) -> Row:
+    """The row with the most images a second."""
+    return max(rows, key=lambda row: row.images_per_second)
+
+
+def bars_of(rows: Sequence[Row]) -> list[Bar]:
+    """The bars of all networks for which there are rows of the bars' target and dtype.
+
+    A network without a row of batch 1 has no bar at batch 1; one with fewer than two batches has none at the best.
+    """
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if (row.target, row.dtype) == (BARS_TARGET, BARS_DTYPE):
+            found.setdefault(row.network, []).append(row)
+    return [bar for network, own in found.items() for bar in _bars_of_network(network, own)]
+
+
+def _bars_of_network(network: str, rows: Sequence[Row]) -> Iterator[Bar]:
+    first = next((row for row in rows if row.batch == 1), None)
+    if network not in BY_BOUND:
+        if first is not None:
+            yield Bar(network, "us of 1e68255's kernels", 1, first.predicted.us, LEFT * baseline_us()[network])
+        return
+    if first is not None:
+        yield Bar(network, "x bound at batch 1", 1, first.bound_ratio.us, MOST_AT_ONE)
+    if len(rows) > 1:
+        best = best_of(rows)
+        yield Bar(network, "x bound at the best batch", best.batch, best.bound_ratio.us, MOST_AT_BEST)
+
+
+@cache
+def baseline_us() -> dict[str, float]:
+    """Network -> the headline of 1e68255's kernels under the present model, of the bars' target and dtype, batch 1."""
+    table = json.loads((files("benchmarks.baseline") / "table.json").read_text(encoding="utf-8"))
+    rows = {row["name"]: row for row in table["rows"] if (row["target"], row["dtype"]) == (BARS_TARGET, BARS_DTYPE)}
+    return {name: float(rows[name]["headline_us"]) for name in NETWORKS}
