@@ -279,6 +279,25 @@ def roots(a):
 """
 
 
+def test_check_counts_a_loops_body_once(tmp_path: Path) -> None:
+    text = """
+    @nki.jit
+    def looped(a):
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        def body(i):
+            tile = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=tile, src=a)
+            nisa.dma_copy(dst=out, src=tile)
+        nl.fori_loop(0, 3, body)
+        return out
+    looped(np.ones((2, 2), np.float32))
+    """
+    path = script(tmp_path, text)
+    (call,) = trnrt("check", path, "--json").document["calls"]
+    (profile,) = trnrt("profile", path, "--json").document["calls"]
+    assert call["instructions"] == profile["instructions_compiled"] == 2
+
+
 def test_check_finds_what_nothing_wrote(tmp_path: Path) -> None:
     path = script(tmp_path, f"{DOUBTFUL}{ONES}half(ones)\nhalf(ones)\n")
     outcome = trnrt("check", path, "--json")
