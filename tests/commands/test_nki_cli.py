@@ -59,6 +59,14 @@ def test_the_release_of_nki_is_chosen(verb: str, tmp_path: Path, monkeypatch: py
         assert trnrt("check", "--nki", "0.7", "--json", path).document["nki"] == "0.7"
 
 
+@pytest.mark.parametrize("verb", ["run", "check", "profile"])
+def test_wrong_timing_is_no_error_of_the_scripts(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRNRT_TIMING", str(tmp_path / "none.toml"))
+    outcome = trnrt(verb, script(tmp_path, f"{ONES}add(ones, ones)"))
+    assert outcome.code == 2 and outcome.err.startswith("error: can't read the timing in")
+    assert "hint: `trnrt calibrate REPORT -o" in outcome.err
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_target_is_what_kernels_are_traced_for(tmp_path: Path, before: bool) -> None:
     text = """
