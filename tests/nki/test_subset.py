@@ -490,13 +490,6 @@ def test_api_check_follows_the_imports() -> None:
         assert "exp" in finding.instead
 
 
-def test_a_name_of_a_later_release_says_so() -> None:
-    (finding,) = check_api("import nki.isa as nisa\nnisa.scalar_load(1)\n", "k.py", load_api("0.6"))
-    assert finding.instead == "It came with NKI 0.7.0 (--nki 0.7)"
-    (finding,) = check_api("import nki.language as nl\nnl.dynamic_range(1)\n", "k.py", load_api("0.7"))
-    assert "fori_loop" in finding.instead
-
-
 def test_every_function_of_the_api_takes_its_own_arguments() -> None:
     """Called with all of its parameters by name, each function passes its own check."""
     api = load_api()
