@@ -97,13 +97,18 @@ def test_from_a_report_to_a_prediction(report: Path, tmp_path: Path) -> None:
     assert after.document["predicted_us"]["benchmark"] > before["predicted_us"]["benchmark"]
 
 
-def test_an_overlay_is_where_a_calibration_starts(overlay: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calibration_starts_from_the_targets_own_numbers(overlay: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # An overlay's intervals are sharp: what starts from one decides less, and its file would lose the rest.
     probes = ("bytes", "bytes_of_an_engine", "descriptors_of_4")
-    report = saved(made_up_report("trn2", {}, 3, names=probes), overlay.parent / "report.json")
-    monkeypatch.setenv("TRNRT_TIMING", str(overlay))
-    found = trnrt("calibrate", report, "--json").document
-    (bandwidth,) = (one for one in found["numbers"] if one["name"] == "dma.total_gbps")
-    assert bandwidth["before"] == 167.0 and bandwidth["value"] == pytest.approx(334, rel=0.05)
+    report = saved(made_up_report("trn2", {"dma.packet_ns": 1.3}, 3, names=probes), overlay.parent / "report.json")
+    plain, first = trnrt("calibrate", report, "--json"), overlay.parent / "first.toml"
+    trnrt("calibrate", report, "-o", first)
+    monkeypatch.setenv("TRNRT_TIMING", str(first))
+    again = trnrt("calibrate", report, "--json")
+    assert again.document == plain.document
+    (packets,) = (one for one in again.document["numbers"] if one["name"] == "dma.packet_ns")
+    assert packets["before"] == 8.0 and packets["decided"]
+    assert f"TRNRT_TIMING={first} is not used here" in again.err and "is not used" not in plain.err
 
 
 def test_the_targets_numbers_under_an_overlay(overlay: Path, monkeypatch: pytest.MonkeyPatch) -> None:

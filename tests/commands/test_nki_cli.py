@@ -59,6 +59,14 @@ def test_the_release_of_nki_is_chosen(verb: str, tmp_path: Path, monkeypatch: py
         assert trnrt("check", "--nki", "0.7", "--json", path).document["nki"] == "0.7"
 
 
+@pytest.mark.parametrize("verb", ["run", "check", "profile"])
+def test_wrong_timing_is_no_error_of_the_scripts(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRNRT_TIMING", str(tmp_path / "none.toml"))
+    outcome = trnrt(verb, script(tmp_path, f"{ONES}add(ones, ones)"))
+    assert outcome.code == 2 and outcome.err.startswith("error: can't read the timing in")
+    assert "hint: `trnrt calibrate REPORT -o" in outcome.err
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_target_is_what_kernels_are_traced_for(tmp_path: Path, before: bool) -> None:
     text = """
@@ -277,6 +285,25 @@ def roots(a):
 
 
 """
+
+
+def test_check_counts_a_loops_body_once(tmp_path: Path) -> None:
+    text = """
+    @nki.jit
+    def looped(a):
+        out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+        def body(i):
+            tile = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=tile, src=a)
+            nisa.dma_copy(dst=out, src=tile)
+        nl.fori_loop(0, 3, body)
+        return out
+    looped(np.ones((2, 2), np.float32))
+    """
+    path = script(tmp_path, text)
+    (call,) = trnrt("check", path, "--json").document["calls"]
+    (profile,) = trnrt("profile", path, "--json").document["calls"]
+    assert call["instructions"] == profile["instructions_compiled"] == 2
 
 
 def test_check_finds_what_nothing_wrote(tmp_path: Path) -> None:

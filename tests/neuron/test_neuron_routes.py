@@ -180,7 +180,6 @@ def undocumented_calls() -> dict[str, Any]:
         "jit an unknown frontend": lambda: (os.environ.update(NKI_COMPILER_FRONTEND="trace"), kernel(ONE)),
         "jit an unknown variable": lambda: (os.environ.update(NKI_ARTIFACT_DIR="/x"), kernel(ONE)),
         "jit no degree": lambda: (forget("NEURON_LOGICAL_NC_CONFIG"), kernel(ONE)),
-        "jit another degree": lambda: kernel[2](ONE),
         "jit the compiler's degree": lambda: (os.environ.update(NEURON_CC_FLAGS="--lnc=2"), kernel(ONE)),
         "jit a folder too late": lambda: (os.environ.update(NKI_ARTIFACTS_DIR="/x"), kernel(ONE)),
         "torchneuron arrays": lambda: kernel(ONE),
@@ -207,6 +206,14 @@ def test_the_fakes_refuse_what_no_page_allows(what: str, tmp_path: Path, monkeyp
         with pytest.raises(NotDocumented):
             undocumented_calls()[what]()
         VIOLATIONS.clear()
+
+
+def test_another_degree_than_the_variables_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with a_route(monkeypatch, tmp_path, "jit"):
+        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
+        monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "1")
+        with pytest.raises(KernelError, match="NCC_EVRF066"):
+            nki.jit(doubled)[2](ONE)
 
 
 # ---- the choice

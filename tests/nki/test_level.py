@@ -18,7 +18,7 @@ from trnrt.nki.checking import check, static_findings
 from trnrt.nki.installing import install_briefly
 from trnrt.nki.level import LEVEL_VARIABLE, Level, as_level, default_level, set_default_level, use_level
 from trnrt.nki.sim.launching import LNC_VARIABLE
-from trnrt.nki.sim.subset_api import load_api
+from trnrt.nki.sim.subset_api import check_api, load_api
 from trnrt.nki.sim.subset_rules import RULES
 
 ROWS = np.arange(40, dtype=np.float32).reshape(8, 5)
@@ -328,3 +328,10 @@ def test_the_degree_of_lnc_comes_from_the_environment(monkeypatch: pytest.Monkey
     monkeypatch.setenv(LNC_VARIABLE, "two")
     with pytest.raises(KernelError, match="NEURON_LOGICAL_NC_CONFIG is 'two'; it must be 1 or 2"):
         made(ROWS)
+
+
+def test_a_name_of_a_later_release_says_so() -> None:
+    (finding,) = check_api("import nki.isa as nisa\nnisa.scalar_load(1)\n", "k.py", load_api("0.6"))
+    assert finding.instead == "It came with NKI 0.7.0 (--nki 0.7)"
+    (finding,) = check_api("import nki.language as nl\nnl.dynamic_range(1)\n", "k.py", load_api("0.7"))
+    assert "fori_loop" in finding.instead

@@ -37,6 +37,15 @@ def test_a_plan_is_profiled_by_its_steps_and_nothing_is_bound(monkeypatch: pytes
     assert sum(step.instructions for step in profile.steps) == profile.instructions
 
 
+def test_a_loop_over_the_batch_has_a_row_and_barriers_are_no_instructions() -> None:
+    session = InferenceSession(CNN, target="trn2", max_instructions=40, effort=1)
+    (plan,) = session.partition(64).plans
+    profile = profile_plan(plan)
+    assert plan.size.trips > 1
+    assert profile.steps[-1].name == "(loop over the batch, and weights)" and profile.steps[-1].bound == "loop barrier"
+    assert sum(step.instructions for step in profile.steps) == profile.instructions == plan.size.unrolled
+
+
 def test_a_profile_is_a_pure_function_of_model_target_dtype_and_batch() -> None:
     figures = set()
     for target, dtype, batch in [

@@ -25,8 +25,19 @@ if TYPE_CHECKING:
 def calibrate(files: Sequence[Path], output: Path | None, reporting: Reporting) -> bool:
     """Fit, print the comparison, and write the overlay; return whether the reports decide a number.
 
+    The fit starts from the target's own numbers, not from those in TRNRT_TIMING: an overlay has all that is fitted.
+
     Raises OptionError for files that are no reports, and ReportError for reports without a device's times.
     """
+    from trnrt.nki.machine.overlays import TIMING_VARIABLE, without_overlay
+
+    with without_overlay() as overlay:
+        if overlay:
+            note(f"{TIMING_VARIABLE}={overlay} is not used here: the fit starts from the target's own numbers")
+        return _calibrate(files, output, reporting)
+
+
+def _calibrate(files: Sequence[Path], output: Path | None, reporting: Reporting) -> bool:
     from trnrt.calibration.comparing import compare
     from trnrt.calibration.learning import LONGEST, Predictions, learn
     from trnrt.calibration.reports import check_same_target, probed_observations, program_of, read_report

@@ -23,9 +23,11 @@ def run_script(script: Path, arguments: Sequence[str], target: str | None, *, nk
     """Run a script that says ``import nki``; return its exit code. ``nki``: the level, None for the default."""
     from trnrt.nki import scripts
     from trnrt.nki.machine.memory import overflow_notes
+    from trnrt.nki.machine.targets import overlay_in_use
 
     if not script.is_file():
         raise OptionError(f"there is no file {str(script)!r}")
+    overlay_in_use()  # a wrong file in TRNRT_TIMING is no error of the script's
     with scripts.environment(script, arguments, target, nki=choose_level(nki), capacity=capacity) as overflowed:
         code = _run(script)
     note(*dict.fromkeys(text for program in overflowed for text in overflow_notes(program)))

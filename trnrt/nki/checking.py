@@ -26,6 +26,7 @@ from trnrt.nki import scripts
 from trnrt.nki.calls import Call, describe, parse_call
 from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.level import Level, choose_level, default_level
+from trnrt.nki.machine.loops import add_counts, count_instructions
 from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.program import Program, Source
 from trnrt.nki.machine.targets import get_target
@@ -47,7 +48,8 @@ class CheckedCall:
     """A kernel call and the result of tracing it; the numbers are None if that ended in ``error``.
 
     ``fits``: False if the call takes more SBUF or PSUM than the device has, which ``capacity=False`` allows. On several
-    cores ``instructions`` counts those of all, and the bytes (a partition) are those of the core that takes most.
+    cores ``instructions`` counts those of all, a device loop's body once, and the bytes (a partition) are those of the
+    core that takes most.
     """
 
     kernel: str
@@ -183,7 +185,7 @@ class _Recorder:
         call = CheckedCall(
             _name(kernel),
             describe(args, kwargs),
-            sum(len(program.instructions) for program in programs),
+            add_counts(map(count_instructions, programs)).compiled,
             max(use.sbuf_peak_bytes for use in uses),
             max(use.psum_peak_bytes for use in uses),
             all(use.fits for use in uses),

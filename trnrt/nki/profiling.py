@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trnrt.nki.breakdown import Breakdown, PathPart, breakdown_of
-from trnrt.nki.machine.loops import InstructionCounts, add_counts, count_instructions
+from trnrt.nki.machine.loops import InstructionCounts, add_counts, count_instructions, is_loop_barrier
 from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
@@ -234,7 +234,7 @@ def profile_programs(
         hbm_write_bytes=written,
         dma_transfer_count=sum(len(timeline.transfers) for timeline in timelines),
         dma_packets=sum(transfer.packets for timeline in timelines for transfer in timeline.transfers),
-        instructions=sum(len(timeline.instruction) for timeline in timelines),
+        instructions=sum(map(_count_issued, timelines)),
         engines=_engines(slowest),
         steps=attribute(slowest, steps, path),
         **_memory(programs),
@@ -266,6 +266,12 @@ def _roofline(timing: Timing, dtype: str, flops: int, hbm_bytes: int, time_us: f
         peak_tflops=timing.tensor.peak(dtype) * cores,
         hbm_gbps=timing.dma.hbm_gbps * cores,
     )
+
+
+def _count_issued(timeline: Timeline) -> int:
+    """The instructions that the engines are given: the barriers of device loops are none."""
+    instructions = timeline.program.instructions
+    return sum(not is_loop_barrier(instructions[index]) for index in timeline.instruction)
 
 
 def _notes(timelines: Sequence[Timeline]) -> tuple[str, ...]:

@@ -171,7 +171,7 @@ def _size_text(profile: Profile) -> str:
     compiled, unrolled = profile.counts
     if compiled == unrolled:
         return count_text(profile.instructions, "instruction")
-    times = "as often as the data say" if unrolled is None else f"{unrolled:,} unrolled"
+    times = "trips known at run time only" if unrolled is None else f"{unrolled:,} unrolled"
     return f"{count_text(compiled, 'instruction')} as compiled, {times}"
 
 

@@ -22,8 +22,8 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
     Raises KernelError if the module can't be traced or never ends, CacheError if the cache is not safe.
     """
     # Lines outside of the steps belong to the last step, which has no lines of its own.
-    ahead = [Step("(weights brought ahead)", (), (0, 0))] if plan.parts else []
-    steps = [*_steps(plan), *ahead]
+    outside = "(loop over the batch, and weights)" if plan.size.trips > 1 else "(weights brought ahead)"
+    steps = [*_steps(plan), *([Step(outside, (), (0, 0))] if plan.parts or plan.size.trips > 1 else [])]
     program = _plan_program(plan, cache_dir)
     return profile_programs([program], steps=steps, dtype=plan.dtype, batch=plan.batch, floor=_floor(plan))
 

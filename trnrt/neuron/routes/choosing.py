@@ -57,7 +57,8 @@ def choose_route(facts: Facts, releases: Releases, use: Use) -> RouteChoice:
         return RouteChoice(asked, by, missing)
     order = _order(facts, use)
     name = min(order, key=lambda name: (len(missing[name]), order.index(name)))
-    reason = f"it lacks least: {len(missing[name])}" if missing[name] else _WHY[name]
+    lacking = ", ".join(finding.name for finding in missing[name])
+    reason = f"no route has all that it needs; this one lacks least: {lacking}" if missing[name] else _WHY[name]
     return RouteChoice(name, reason, missing, asked or "")
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -100,6 +102,17 @@ def read_overlay(path: Path) -> Overlay:
             what = f"numbers[{k}]: value = {number.value:g}, and its interval is {number.low:g} to {number.high:g}"
             raise reader.refuse(what, "low, value and high ascend, and are more than 0")
     return overlay
+
+
+@contextmanager
+def without_overlay() -> Iterator[str | None]:
+    """Targets with their own numbers inside the context; gives the overlay's file that TRNRT_TIMING names, if any."""
+    before = os.environ.pop(TIMING_VARIABLE, None)
+    try:
+        yield before
+    finally:
+        if before is not None:
+            os.environ[TIMING_VARIABLE] = before
 
 
 def overlay_text(overlay: Overlay) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trnrt.nki.level import Level, choose_level
+from trnrt.nki.level import DEFAULT_LEVEL, Level, choose_level
 from trnrt.nki.machine.modes import nc_version
 from trnrt.nki.sim.subset_source import Finding, SourceFile, bound_names, check_parsed, finding_at
 
@@ -200,8 +200,15 @@ def advice(path: str, api: ApiTable) -> tuple[str, str]:
 
 def _advice(name: str, known: set[str], api: ApiTable) -> tuple[str, str]:
     message = f"{name} does not exist in NKI {api.nki_version}"
-    instead = api.removed.get(name) or _REMOVED.get(name)
+    later = _load(DEFAULT_LEVEL)
+    came = f"It came with NKI {later.nki_version} (--nki {DEFAULT_LEVEL})"
+    instead = api.removed.get(name) or _REMOVED.get(name) or (came if _came_later(name, api, later) else None)
     return message, instead or _suggestion(name.rpartition(".")[2], known, api)
+
+
+def _came_later(path: str, api: ApiTable, later: ApiTable) -> bool:
+    """True if the later release has a path that this one lacks."""
+    return api.nki_version != later.nki_version and bool(api.unknown(path)) and later.unknown(path) is None
 
 
 def _uses(file: SourceFile, api: ApiTable) -> Iterator[tuple[ast.AST, str]]:

@@ -202,8 +202,8 @@ class _Budgeting:
             over_host = 2 * link.transfer_us(size)
             notes.append(
                 f"kernel {number} starts at step {quote(self._whole.steps[first].name)}: "
-                f"{count_text(len(crossing), 'tensor')} of {size:,} bytes cross in HBM, "
-                f"about {costs[first]:,.1f} us with its launch (by way of the host {over_host:,.1f} us more)"
+                f"{count_text(len(crossing), 'tensor')} of {size:,} bytes in HBM between them, "
+                f"about {costs[first]:,.1f} us with its launch (through the host {over_host:,.1f} us more)"
             )
         return notes
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trnrt.nki.machine.loops import is_loop_barrier
 from trnrt.nki.machine.timing.path import Segment
 from trnrt.nki.machine.timing.tensor_engine import work_of
 from trnrt.nki.machine.timing.timeline import PS_PER_US, Timeline
@@ -106,7 +107,7 @@ def attribute(timeline: Timeline, steps: Sequence[Step] | None, segments: Sequen
     _count(timeline, owners)
     _blame(timeline, segments, owners)
     total = max(1, timeline.duration)
-    return tuple(_use(tally, total) for tally in tallies if tally.instructions)
+    return tuple(_use(tally, total) for tally in tallies if tally.start >= 0)
 
 
 def _use(tally: _Tally, total: int) -> StepUse:
@@ -160,7 +161,7 @@ def _count(timeline: Timeline, owners: list[_Tally]) -> None:
         begin = transfer.triggered if transfer else timeline.start[issue]
         tally.start = begin if tally.start < 0 else min(tally.start, begin)
         tally.end = max(tally.end, timeline.end[issue])
-        tally.instructions += 1
+        tally.instructions += not is_loop_barrier(instruction)
         tally.hbm_bytes += transfer.hbm_bytes if transfer else 0
         if instruction.operation.name == "nc_matmul":
             peak = tensor.peak(instruction["stationary"].dtype.name)
