@@ -173,6 +173,15 @@ class NeuronKernel:
             self._free.put(copy)
         return results
 
+    def time_runs(self, count: int) -> list[float] | None:
+        """The microseconds of runs on the inputs of the last ``run``, by the device's own clock; None if the route has
+        none. For a kernel on one core. BackendError if the runs can't be timed: the kernel may still run."""
+        copy = self._free.get()
+        try:
+            return copy.time_runs(count)
+        finally:
+            self._free.put(copy)
+
     def close(self, reason: str = "it was closed") -> None:
         """Unload it. The runtime keeps the cores until this process ends."""
         self._closed = self._closed or reason
@@ -239,6 +248,17 @@ class _Copy:
         results = self._call(run, timeout_s + GRACE_S, "running it")
         assert results is not None
         return results
+
+    def time_runs(self, count: int) -> list[float] | None:
+        timed: list[float] | None = None
+
+        def time_them() -> None:
+            nonlocal timed
+            assert self._program is not None
+            timed = self._program.time_runs(count)
+
+        self._call(time_them, LOADING_S, "timing it")
+        return timed
 
     def end(self) -> None:
         """Refuse further calls, and unload the model after those that are queued."""
