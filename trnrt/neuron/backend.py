@@ -33,7 +33,6 @@ from trnrt.neuron.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, lo
 from trnrt.neuron.failures import device_error
 from trnrt.neuron.frontend import set_frontend
 from trnrt.neuron.routes import Job, Program, Route
-from trnrt.neuron.routes.jit import call_kernel
 from trnrt.neuron.routes.opening import open_route
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.plan import Plan
@@ -318,19 +317,6 @@ class _Copy:
                 self._program.close()
         self._program = None
         self._gone.set()
-
-
-def run_kernel(kernel: Callable[..., Any], *arguments: Any, target: str) -> list[Array]:
-    """Compile ``kernel`` and run it on numpy arrays by the route jit: for tests of kernels."""
-    lnc = logical_config()
-    lease_for_process(1, lnc)
-    set_environment(target, lnc)
-    try:
-        return call_kernel(kernel if lnc == 1 else kernel[lnc], *arguments)  # type: ignore[index]
-    except TrnrtError:
-        raise
-    except Exception as error:
-        raise device_error(f"kernel {getattr(kernel, '__name__', kernel)}", error) from error
 
 
 def _least_used(lease: Lease, count: int) -> list[int]:

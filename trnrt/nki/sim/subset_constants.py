@@ -47,7 +47,7 @@ def _check_kernels(file: SourceFile) -> Iterator[Finding]:
     for kernel in file.kernels:
         first: dict[str, Constant] = {}
         defined: dict[str, tuple[SourceFile, Definition]] = {}
-        for name, (home, found) in sources.reached(file, kernel):
+        for name, (home, found) in sources.names_reached(file, kernel):
             if isinstance(found, ast.expr):
                 known = first.setdefault(name, (home, found))
                 if known[1] is not found and _differ(sources, known, (home, found)):
@@ -85,7 +85,7 @@ class _Sources:
         self._folders = [folder, *map(Path, sys.path)]
         self._modules: dict[tuple[str, Path], SourceFile | None] = {}
 
-    def reached(self, file: SourceFile, kernel: Definition) -> Iterator[tuple[str, Place]]:
+    def names_reached(self, file: SourceFile, kernel: Definition) -> Iterator[tuple[str, Place]]:
         """The plain names in the code of a kernel and of all functions that it reaches, and what each stands for."""
         found: dict[ast.AST, None] = {kernel: None}
         work: list[Place] = [(file, kernel)]
