@@ -20,9 +20,9 @@ from trnrt.calibration.reports import probed_observations, read_report
 from trnrt.errors import DeviceError, KernelError, ReportError
 from trnrt.neuron.routes import neff
 from trnrt.neuron.selftest import running, suite
-from trnrt.neuron.selftest.cases import Direct
+from trnrt.neuron.selftest.cases import DIRECT, Direct
 from trnrt.neuron.selftest.modules import plan_case
-from trnrt.neuron.selftest.table import CASES
+from trnrt.neuron.selftest.table import CASES, PROBED
 from trnrt.neuron.worker.client import Benchmark, LoadedNeff
 from trnrt.nki import trace
 
@@ -126,6 +126,13 @@ def test_a_case_is_compiled_once_and_timed_by_the_routes_clock(
         np.testing.assert_array_equal(ours, theirs)
     if route in ("torchneuron", "jit") and isinstance(CASES[name], Direct):
         assert machine.compiled == [f"self_test_{name}"], "also by jit, whose first call is the one that is timed"
+
+
+@pytest.mark.parametrize("route", ["jit"], indirect=True)
+def test_every_kernel_and_probe_passes_as_a_module(machine: Hardware) -> None:
+    names = [case.name for case in (*DIRECT, *PROBED)]
+    assert [name for name in names if not running.run_case(CASES[name], "neuron", "trn2").passed] == []
+    assert machine.compiled == [f"self_test_{name}" for name in names]
 
 
 @pytest.mark.parametrize("route", ["neff"], indirect=True)
