@@ -210,6 +210,36 @@ def test_reports_that_say_nothing(document: dict[str, Any], tmp_path: Path) -> N
     assert ran.code == 1 and "decide no number" in ran.err and not (tmp_path / "timing.toml").exists()
 
 
+def timed_by(case: dict[str, Any], clock: str) -> dict[str, Any]:
+    return {**case, "measured": {**case["measured"], "clock": clock}}
+
+
+def test_calls_that_compile_teach_nothing(document: dict[str, Any], tmp_path: Path) -> None:
+    path, probes = tmp_path / "report.json", ("bytes", "desc")
+    some = [case for case in document["cases"] if case["name"].startswith(probes)]
+    others = [case for case in document["cases"] if case["name"] in ("additions_64_32", "additions_64_256")]
+    calls = [timed_by({**case, "measured": {**case["measured"], "runs": 1}}, "call") for case in others]
+    with_calls = trnrt("calibrate", saved(changed(document, cases=[*some, *calls]), path), "--json")
+    assert with_calls.code == 0 and "2 times left out: each call compiled (route jit)" in with_calls.err
+    assert with_calls.document["reports"][0]["calls"] == ["additions_64_32", "additions_64_256"]
+    without = trnrt("calibrate", saved(changed(document, cases=some), path), "--json")
+    assert without.document["numbers"] == with_calls.document["numbers"] and "left out" not in without.err
+    only = trnrt("calibrate", saved(changed(document, cases=[timed_by(case, "call") for case in some]), path))
+    assert (only.code, only.out) == (1, "") and "--route neff" in only.err
+    assert "hold a compilation" in only.err
+    assert trnrt("calibrate", saved(changed(document, cases=[timed_by(some[0], "moon")]), path)).code == 2
+
+
+def test_a_case_timed_with_an_unknown_host_is_not_compared(tmp_path: Path) -> None:
+    document = made_up_report("trn2", {}, 3, host=None, names=("bytes", "descriptors_of_4", "add_direct"))
+    path = tmp_path / "report.json"
+    names = [row["name"] for row in trnrt("calibrate", saved(document, path), "--json").document["cases"]]
+    assert names == ["bytes", "descriptors_of_4", "add_direct"]
+    cases = [timed_by(case, "host") if case["name"] == "add_direct" else case for case in document["cases"]]
+    ran = trnrt("calibrate", saved(changed(document, cases=cases), path), "--json")
+    assert [row["name"] for row in ran.document["cases"]] == names[:2] and ran.document["hosts"] == []
+
+
 def test_cases_of_another_version_are_left_out(document: dict[str, Any], tmp_path: Path) -> None:
     first, *rest = (case for case in document["cases"] if case["name"].startswith(("bytes", "desc")))
     cases = [{**first, "ran": {}}, *rest]

@@ -70,6 +70,17 @@ def test_a_device_clock_has_no_host() -> None:
     assert "dma.packet_ns" in {one.name for one in found.decided_numbers}
 
 
+def test_a_device_clock_decides_the_programs_own_cost() -> None:
+    """To the host's clock that cost is the host's."""
+    changes = {"benchmark_ns": 1.2}
+    for host in (None, HOST):
+        found = learned(changes, seed=5, host=host)
+        (number,) = (one for one in found.numbers if one.name == "benchmark_ns")
+        assert number.is_decided == (host is None)
+        if host is None:
+            assert number.value == pytest.approx(1.2 * number.before, rel=0.02)
+
+
 def test_two_reports_have_hosts_of_their_own() -> None:
     changes, slow = {"vector.clock_ghz": 0.8}, Host(900.0, 20.0)
     documents = [made_up_report("trn2", changes, seed, host, PROBES) for seed, host in ((8, HOST), (9, slow))]

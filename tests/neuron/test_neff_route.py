@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 from fake_neuron import Hardware, fake_nki
 from fake_neuron.installing_fake import a_route
+from worker_machine import machine_text, make_python
 
 import trnrt
 from trnrt.backends import DeviceOptions
@@ -31,16 +29,8 @@ FFNN = ROOT / "models" / "digits_ffnn.onnx"
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python environment with the fake nrtpy, and with what the fake needs to compute."""
-    folder = tmp_path_factory.mktemp("nrtpy")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (packages,) = (folder / "lib").glob("python3*/site-packages")
-    paths = [ROOT / "tests" / "neuron" / "fakes", ROOT / "tests" / "shared", ROOT, sysconfig.get_path("purelib")]
-    (packages / "fakes.pth").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
-    info = packages / "nrtpy-2.35.30.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nrtpy\nVersion: 2.35.30\n", encoding="utf-8")
-    return folder / "bin" / "python"
+    """A Python environment with the fake nrtpy."""
+    return make_python(tmp_path_factory.mktemp("nrtpy"))
 
 
 @pytest.fixture
@@ -61,12 +51,6 @@ def machine(builder: Hardware, python: Path, tmp_path: Path, monkeypatch: pytest
     yield builder
     for worker in neff._workers.values():
         worker.close()
-
-
-def machine_text(target: str) -> str:
-    """The machine, for both fakes."""
-    made = {"target": target, "cores": 8, "bytes": 1 << 32}
-    return json.dumps({**made, "version": "0.7.0", "devices": 0, "compiling": ""})
 
 
 def opened(model: Path = FFNN, **options: Any) -> trnrt.InferenceSession:

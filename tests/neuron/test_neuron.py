@@ -19,12 +19,11 @@ from fake_neuron.installing_fake import TORCHES, an_instance, be_instance, insta
 
 import trnrt
 from trnrt.backends import DeviceOptions
-from trnrt.errors import BackendError, DeviceError
+from trnrt.errors import BackendError
 from trnrt.neuron import artefacts
 from trnrt.neuron import backend as neuron
 from trnrt.neuron.routes.neff import NeffRoute
 from trnrt.neuron.routes.trace import TraceRoute
-from trnrt.nki import nki, nl
 
 # PyTorch 2.13 calls torch.jit deprecated; 2.9, which torch-neuronx is for, has nothing else.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.* is deprecated:DeprecationWarning")
@@ -315,26 +314,6 @@ def test_models_may_be_loaded_from_several_threads(machine: Hardware) -> None:
     for thread in threads:
         thread.join()
     assert len(machine.ran_on) == 4
-
-
-def test_the_direct_route_runs_a_kernel_on_arrays(machine: Hardware) -> None:
-    def doubled(x: Any) -> Any:
-        tile = nl.load(x)
-        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
-        nl.store(out, nl.add(tile, tile))
-        return out
-
-    x = np.ones((4, 3), np.float32)
-    (result,) = neuron.run_kernel(nki.jit(doubled), x, target="trn2")
-    np.testing.assert_array_equal(result, x + x)
-    assert os.environ["NEURON_PLATFORM_TARGET_OVERRIDE"] == "trn2"
-    assert os.environ["NEURON_RT_VISIBLE_CORES"] == "0"
-
-    def failing(x: Any) -> Any:
-        raise RuntimeError("NRT_TIMEOUT")
-
-    with pytest.raises(DeviceError, match="did not finish in time"):
-        neuron.run_kernel(failing, x, target="trn2")
 
 
 def test_the_compiled_kernel_is_found_by_either_name(tmp_path: Path) -> None:

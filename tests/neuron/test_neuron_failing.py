@@ -163,6 +163,9 @@ class Echo:
     def run(self, inputs: Any) -> list[Any]:
         return list(inputs)
 
+    def time_runs(self, count: int) -> None:
+        """It has no clock."""
+
     def close(self) -> None:
         """Nothing is loaded."""
 
@@ -213,6 +216,9 @@ class Module:
 
     def run(self, inputs: Any) -> Any:
         raise RuntimeError(f"NRT_FAILURE {self.go}")
+
+    def time_runs(self, count: int) -> None:
+        """It has no clock."""
 
     def close(self) -> None:
         """Nothing: the last reference does it."""

@@ -24,6 +24,7 @@ from trnrt.neuron import backend as neuron
 from trnrt.neuron.device import look_for_device
 from trnrt.neuron.releases import load_releases
 from trnrt.neuron.routes.choosing import Use, choose_route
+from trnrt.neuron.routes.jit import call_kernel
 from trnrt.nki import nki, nl
 from trnrt.serve.hosting.devices import on_device
 from trnrt.serve.settings import ServeSettings
@@ -154,10 +155,11 @@ def doubled(x: Any) -> Any:
 def test_lists_are_no_arguments_of_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with a_route(monkeypatch, tmp_path, "jit") as hardware:
         x = np.ones((4, 3), np.float32)
+        neuron.set_environment("trn2", lnc=1)
         with pytest.raises(BackendError, match="argument 1 of the kernel is a list") as caught:
-            neuron.run_kernel(nki.jit(doubled), x, [x], target="trn2")
+            call_kernel(nki.jit(doubled), x, [x])
         assert "tuple" in str(caught.value.hint) and hardware.compiled == []
-        (result,) = neuron.run_kernel(nki.jit(doubled), x, target="trn2")
+        (result,) = call_kernel(nki.jit(doubled), x)
         np.testing.assert_array_equal(result, x + x)
 
 

@@ -6,6 +6,7 @@ import getpass
 import json
 import socket
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import numpy as np
 import pytest
 
 from trnrt.calibration.reports import report_of
+from trnrt.neuron.device import look_for_device
+from trnrt.neuron.releases import load_releases
+from trnrt.neuron.routes.choosing import judge_worker
 from trnrt.neuron.selftest import running, suite
 from trnrt.neuron.selftest.anonymity import anonymous, private_names
 from trnrt.neuron.selftest.describing import describe_case, time_by_place
@@ -76,6 +80,22 @@ def test_a_report_names_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert [word for word in (*hidden, "4711", "analysis") if word in text] == []
     assert "trn2.48xlarge" in text and "Traceback" in text
     assert {"analytical-engine.example", "lovelace", "/efs/people/countess"} < set(private_names())
+
+
+@pytest.mark.parametrize("place", ["/efs/of the countess/nrtpy/bin/python", "venvs/countess/bin/python"])
+def test_a_wrong_worker_python_is_not_named(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRNRT_NRTPY_PYTHON", place)
+    facts = look_for_device(tmp_path)
+    assert facts.worker is not None and place in facts.worker.problem
+    finding = judge_worker(facts, load_releases())
+    made = Suite("neuron", "trn2", 1.0, [Outcome("add", {"state": "passed"}, {"state": "passed"})])
+    doctor = {"findings": [asdict(finding)], "machine": {"python": "3.12.3"}}
+    document = selftest_document(made, doctor, finding.found, version="1")
+    text = json.dumps(document, ensure_ascii=False)
+    assert "countess" not in text and "TRNRT_NRTPY_PYTHON=…: " in text
+    assert document["doctor"]["machine"] == {"python": "3.12.3"}
+    monkeypatch.setenv("TRNRT_NRTPY_PYTHON", "python")
+    assert "python" not in private_names()
 
 
 # ---- what a calibration needs

@@ -118,6 +118,99 @@ def test_each_kernel_is_looked_at_apart(tmp_path: Path) -> None:
     assert findings(tmp_path, files, imports, "left(a)") == []
 
 
+HELP = "def left(a):\n    return help_it(a)\n\ndef help_it(a):\n    return a\n"
+OTHER_HELP = "def right(a):\n    return help_it(a)\n\ndef help_it(a):\n    return 2 * a\n"
+MADE = "class Made:\n    def f(self):\n        return 1\n\ndef left(a):\n    return Made()\n"
+OTHER_MADE = MADE.replace("1", "2").replace("left", "right")
+
+
+@pytest.mark.parametrize(
+    ("files", "imports", "body", "name"),
+    [
+        ({"left.py": HELP, "right.py": OTHER_HELP}, BOTH, "left(a), right(a)", "help_it"),
+        (
+            {"left.py": HELP, "right.py": OTHER_HELP},
+            "import left\nimport right",
+            "left.left(a), right.right(a)",
+            "help_it",
+        ),
+        ({"left.py": MADE, "right.py": OTHER_MADE}, BOTH, "left(a), right(a)", "Made"),
+        (
+            {"left.py": MADE, "right.py": OTHER_HELP.replace("help_it", "Made")},
+            BOTH,
+            "left(a), right(a)",
+            "Made",
+        ),
+        (
+            {
+                "left.py": HELP,
+                "right.py": OTHER_HELP,
+                "more.py": "from right import right as left\ndef f(a):\n    left(a)\n",
+            },
+            "from left import left\nfrom more import f",
+            "left(a), f(a)",
+            "left",
+        ),
+    ],
+    ids=["functions", "attributes", "classes", "class-and-function", "alias"],
+)
+def test_two_definitions_of_a_name_are_found(
+    files: dict[str, str], imports: str, body: str, name: str, tmp_path: Path
+) -> None:
+    found = findings(tmp_path, files, imports, body)
+    assert {(line, rule) for line, rule, _ in found} == {(len(imports.splitlines()) + 5, "constant-name")}
+    message = next(message for *_, message in found if message.startswith(f"{name} is defined in "))
+    assert ", and otherwise in " in message and "left.py:" in message and "right.py:" in message
+
+
+@pytest.mark.parametrize(
+    ("files", "imports", "body"),
+    [
+        ({"left.py": HELP, "right.py": HELP.replace("left", "right")}, BOTH, "left(a), right(a)"),
+        ({"left.py": HELP, "right.py": "from left import help_it\nright = help_it\n"}, BOTH, "left(a), right(a)"),
+        (
+            {"left.py": HELP, "middle.py": "from left import left, help_it\n"},
+            "from left import left\nfrom middle import help_it, left as again",
+            "left(a), again(a), help_it(a)",
+        ),
+        ({"left.py": HELP, "right.py": OTHER_HELP}, BOTH, "left(a)"),
+        (
+            {"left.py": HELP, "right.py": "class Right:\n    def help_it(self):\n        return 2\n"},
+            "from left import left\nfrom right import Right",
+            "left(a), Right().help_it()",
+        ),
+        (
+            {
+                "left.py": HELP,
+                "right.py": "def right(a):\n    def help_it(i):\n        return 2 * i\n    return help_it(a)\n",
+            },
+            BOTH,
+            "left(a), right(a)",
+        ),
+        (
+            {"left.py": HELP},
+            "from left import left\n\ndef outer(f):\n    def help_it(i):\n        return 2 * i\n    help_it(f)\n",
+            "left(a), outer(a)",
+        ),
+        ({"left.py": HELP, "right.py": OTHER_HELP}, "import left\nimport right", "left.help_it(a), right.help_it(a)"),
+        (
+            {"left.py": HELP, "right.py": OTHER_HELP},
+            "from left import help_it as one\nfrom right import help_it as two",
+            "one(a), two(a)",
+        ),
+        ({"left.py": HELP.replace("left", "kernel")}, "from left import kernel as other", "other(a)"),
+    ],
+    ids=[
+        *("copy", "re-bound", "re-export", "not-reached", "method", "nested", "nested-here", "attributes", "aliases"),
+        "the-kernel-itself",
+    ],
+)
+def test_one_function_by_several_ways_is_no_danger(
+    files: dict[str, str], imports: str, body: str, tmp_path: Path
+) -> None:
+    assert findings(tmp_path, files, imports, body) == []
+
+
 @pytest.mark.usefixtures("level_0_6")
 def test_check_finds_them(tmp_path: Path) -> None:
     (tmp_path / "left.py").write_text(LEFT)

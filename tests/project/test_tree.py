@@ -81,11 +81,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.backends": ("trnrt.errors", "trnrt.neuron", "trnrt.nki", "trnrt.planner", "trnrt.text"),
     "trnrt.neuron.doctor": ("trnrt.cache", "trnrt.errors", "trnrt.neuron", "trnrt.nki", "trnrt.text"),
     "trnrt.neuron.selftest": (
+        "trnrt.backends",
         "trnrt.cache",
         "trnrt.errors",
         "trnrt.kernels",
         "trnrt.neuron",
         "trnrt.nki",
+        "trnrt.planner",
         "trnrt.running",
         "trnrt.session",
         "trnrt.validate",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,26 @@ from trnrt.neuron.worker.client import NeffWorker
 from trnrt.planner.plan import DeviceTensor
 
 FAKES = Path(__file__).parents[1] / "neuron" / "fakes"
+ROOT = Path(__file__).parents[2]
 Tensor = tuple[str, tuple[int, ...], str]
+
+
+def make_python(folder: Path) -> Path:
+    """A Python environment with the fake nrtpy, and with what the fake needs to compute; its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = (folder / "lib").glob("python3*/site-packages")
+    paths = [FAKES, ROOT / "tests" / "shared", ROOT, sysconfig.get_path("purelib")]
+    (packages / "fakes.pth").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
+    info = packages / "nrtpy-2.35.30.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nrtpy\nVersion: 2.35.30\n", encoding="utf-8")
+    return folder / "bin" / "python"
+
+
+def machine_text(target: str, devices: int = 0) -> str:
+    """The machine, for the fakes of nki and of nrtpy. ``devices``: those that a process with nki sees."""
+    made = {"target": target, "cores": 8, "bytes": 1 << 32}
+    return json.dumps({**made, "version": "0.7.0", "devices": devices, "compiling": ""})
 
 
 class Machine:

@@ -65,7 +65,10 @@ class Group:
 
 
 def compare(reports: Sequence[Report], predictions: Predictions, learned: Learned) -> list[Compared]:
-    """A row for each probe and each other case of each report; those of one report follow each other."""
+    """A row for each probe and each other case of each report; those of one report follow each other.
+
+    Of a report whose probes the device timed, cases that the host timed have none: the host's part is not known.
+    """
     values = {number.name: number.value for number in learned.decided_numbers}
     rows: list[Compared] = []
     for k, report in enumerate(reports):
@@ -73,8 +76,8 @@ def compare(reports: Sequence[Report], predictions: Predictions, learned: Learne
         rows += _probe_rows(report, predictions, values)
         for one in report.cases:
             case = CASES[one.name]
-            if is_probe(case):
-                continue
+            if is_probe(case) or (one.clock == "host" and k not in learned.hosts):
+                continue  # no probe was timed with the host, so its part of a call is not known
             host = 0.0 if one.clock == "device" else constant + per_mb * one.moved_bytes / 1e6
             before = after = None
             if isinstance(case, Direct):

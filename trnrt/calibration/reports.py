@@ -45,7 +45,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Report:
-    """A report. ``foreign``: the cases that this version of trnrt does not have, or has with other contents."""
+    """A report. ``foreign``: the cases that this version of trnrt does not have, or has with other contents;
+    ``calls``: those whose times hold a compilation each, which say nothing of the device."""
 
     file: str
     digest: str
@@ -55,6 +56,7 @@ class Report:
     versions: str
     cases: tuple[Measured, ...]
     foreign: tuple[str, ...]
+    calls: tuple[str, ...] = ()
 
 
 def read_report(path: Path) -> Report:
@@ -70,23 +72,29 @@ def report_of(document: dict[str, Any], digest: str, file: str) -> Report:
     target = document.get("target")
     if target not in target_names():
         raise OptionError(f"{shown} is of the target {target!r}", hint=f"targets are {', '.join(target_names())}")
-    found, foreign = [], []
+    found, foreign, calls = list[Measured](), list[str](), list[str]()
     for k, case in enumerate(document["cases"]):
         try:
-            measured = _measured_case(case)
+            measured = None if _is_call(case) else _measured_case(case)
+            calls += [str(case["name"])] if _is_call(case) else []
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise OptionError(f"{shown}: cases[{k}] is broken: {type(error).__name__}: {error}", hint=_MAKE) from None
         if measured is not None:
             known = measured.name in CASES and describe_case(CASES[measured.name]) == case.get("ran")
             found += [measured] if known else []
             foreign += [] if known else [measured.name]
+    if not found and not foreign and calls:
+        raise ReportError(
+            f"{shown} has times of calls that each hold a compilation (route jit), and none of a loaded kernel",
+            hint="run the self-test by --route neff: docs/device.md says how",
+        )
     if not found and not foreign:
         raise ReportError(f"{shown} has no times of a device ({document.get('backend')})", hint=_MAKE)
     if not found:
         version = str(document.get("trnrt_version"))[:40]
         raise ReportError(f"{shown} is by trnrt {version}, which has other cases", hint="use that version of trnrt")
     made, version = (_plain_text(document.get(key)) for key in ("made", "trnrt_version"))
-    return Report(file, digest, target, made, version, _versions(document), tuple(found), tuple(foreign))
+    return Report(file, digest, target, made, version, _versions(document), tuple(found), tuple(foreign), tuple(calls))
 
 
 def check_same_target(reports: Iterable[Report]) -> str:
@@ -141,6 +149,12 @@ def _read_document(path: Path) -> tuple[dict[str, Any], str]:
     return document, hashlib.sha256(content).hexdigest()[:12]
 
 
+def _is_call(case: dict[str, Any]) -> bool:
+    """True for a case whose times hold a compilation."""
+    times = case["measured"]
+    return times is not None and str(times["clock"]) == "call"
+
+
 def _measured_case(case: dict[str, Any]) -> Measured | None:
     """A case that passed and was timed often enough; else None. ValueError for numbers that can't be."""
     times = case["measured"]
@@ -153,7 +167,7 @@ def _measured_case(case: dict[str, Any]) -> Measured | None:
     path_us = {str(place): float(us) for place, us in (case["path_us"] or {}).items()}
     clock = str(times["clock"])
     if clock not in ("host", "device"):
-        raise ValueError(f"clock = {clock!r}; clocks are host and device")
+        raise ValueError(f"clock = {clock!r}; clocks are device, host and call")
     us, predicted_us = _positive(times["median"]), _positive(case["predicted_us"])
     return Measured(str(case["name"]), us, error_us, clock, int(case["moved_bytes"]), predicted_us, path_us)
 

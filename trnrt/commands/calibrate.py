@@ -62,6 +62,9 @@ def _calibrate(files: Sequence[Path], output: Path | None, reporting: Reporting)
     foreign = sum(len(report.foreign) for report in reports)
     if foreign:
         note(f"{count_text(foreign, 'case')} left out: this version of trnrt has others of these names")
+    calls = sum(len(report.calls) for report in reports)
+    if calls:
+        note(f"{count_text(calls, 'time')} left out: each call compiled (route jit); --route neff times the device")
     if overlay is None:
         note("the reports decide no number: no overlay is written" if output else "the reports decide no number")
         return False

@@ -33,7 +33,6 @@ from trnrt.neuron.device import LNC_VARIABLE, TARGET_VARIABLE, device_target, lo
 from trnrt.neuron.failures import device_error
 from trnrt.neuron.frontend import set_frontend
 from trnrt.neuron.routes import Job, Program, Route
-from trnrt.neuron.routes.jit import call_kernel
 from trnrt.neuron.routes.opening import open_route
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.plan import Plan
@@ -173,6 +172,15 @@ class NeuronKernel:
             self._free.put(copy)
         return results
 
+    def time_runs(self, count: int) -> list[float] | None:
+        """The microseconds of runs on the inputs of the last ``run``, by the device's own clock; None if the route has
+        none. For a kernel on one core. BackendError if the runs can't be timed: the kernel may still run."""
+        copy = self._free.get()
+        try:
+            return copy.time_runs(count)
+        finally:
+            self._free.put(copy)
+
     def close(self, reason: str = "it was closed") -> None:
         """Unload it. The runtime keeps the cores until this process ends."""
         self._closed = self._closed or reason
@@ -240,6 +248,17 @@ class _Copy:
         assert results is not None
         return results
 
+    def time_runs(self, count: int) -> list[float] | None:
+        timed: list[float] | None = None
+
+        def time_them() -> None:
+            nonlocal timed
+            assert self._program is not None
+            timed = self._program.time_runs(count)
+
+        self._call(time_them, LOADING_S, "timing it")
+        return timed
+
     def end(self) -> None:
         """Refuse further calls, and unload the model after those that are queued."""
         if self._core not in _hung:
@@ -298,19 +317,6 @@ class _Copy:
                 self._program.close()
         self._program = None
         self._gone.set()
-
-
-def run_kernel(kernel: Callable[..., Any], *arguments: Any, target: str) -> list[Array]:
-    """Compile ``kernel`` and run it on numpy arrays by the route jit: for tests of kernels."""
-    lnc = logical_config()
-    lease_for_process(1, lnc)
-    set_environment(target, lnc)
-    try:
-        return call_kernel(kernel if lnc == 1 else kernel[lnc], *arguments)  # type: ignore[index]
-    except TrnrtError:
-        raise
-    except Exception as error:
-        raise device_error(f"kernel {getattr(kernel, '__name__', kernel)}", error) from error
 
 
 def _least_used(lease: Lease, count: int) -> list[int]:

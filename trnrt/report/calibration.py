@@ -41,6 +41,7 @@ def calibration_document(
                 "versions": report.versions,
                 "cases": len(report.cases),
                 "left_out": list(report.foreign),
+                "calls": list(report.calls),
             }
             for report in reports
         ],

@@ -20,6 +20,11 @@ from trnrt.text import count_text, error_text, escape_text
 if TYPE_CHECKING:
     from trnrt.neuron.selftest.suite import Outcome, Suite
 
+_CLOCKS = {
+    "device": "the device's own clock",
+    "host": "the host's clock, with its part of a call",
+    "call": "calls that each compile: no times of the device",
+}
 _STYLES = {"passed": "green", "skipped": "dim"}
 
 
@@ -27,8 +32,10 @@ def selftest_document(suite: Suite, doctor: dict[str, Any], text: str, *, versio
     """``doctor --self-test``: ``text`` has the terminal's lines, ``doctor`` the diagnosis.
 
     A case's ``predicted_us`` is its latency by the timing model (``low_us`` to ``high_us``; ``path_us`` by place),
-    ``measured_us`` the median of calls on the device, or null, ``measured`` their distribution; ``ratio`` is measured
-    over predicted, and ``ran`` says what was run. ``made``: the day, UTC. No machine, user or folder is named.
+    ``measured_us`` the median of its runs on the device, or null, ``measured`` their distribution with its ``clock``
+    ("device", "host" with the host's part, "call" with a compilation, which is no ``measured_us``), ``route`` the way
+    to the device, ``ratio`` is measured over predicted, and ``ran`` says what was run. ``made``: the day, UTC. No
+    machine, user or folder is named.
     """
     document: dict[str, Any] = anonymous(_document(suite, doctor, text, version), private_names())
     return document
@@ -61,10 +68,8 @@ def _without_processes(doctor: dict[str, Any]) -> dict[str, Any]:
 
 
 def _distribution_document(outcome: Outcome) -> dict[str, Any] | None:
-    """The distribution of the device's calls, with its clock; None if no device was tested."""
-    if outcome.measured_us is None:
-        return None
-    return {**outcome.document["wall_us"], "clock": outcome.document.get("clock", "host")}
+    """The distribution of the device's times, with its clock; None if no device was tested."""
+    return {**outcome.document["wall_us"], "clock": outcome.clock} if outcome.clock else None
 
 
 def _case(outcome: Outcome) -> dict[str, Any]:
@@ -79,6 +84,7 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "measured_us": outcome.measured_us,
         "ratio": _ratio(outcome),
         "measured": _distribution_document(outcome),
+        "route": outcome.document.get("route") or None,
         "moved_bytes": source.get("moved_bytes"),
         "path_us": source.get("path_us"),
         "ran": None if case is None else describe_case(case),
@@ -101,7 +107,8 @@ def selftest_parts(suite: Suite) -> list[Any]:
     where = f"on the {suite.backend}, target {suite.target}, in {suite.seconds:.0f} s"
     cases = count_text(len(suite.outcomes), "case")
     ended = "; interrupted before its end" if suite.interrupted else ""
-    parts: list[Any] = [Text.assemble(verdict, f" self-test {where}"), f"{cases}: {states}{ended}", "", _table(suite)]
+    head = [Text.assemble(verdict, f" self-test {where}"), f"{cases}: {states}{ended}", *_clock_lines(suite)]
+    parts: list[Any] = [*head, "", _table(suite)]
     bad = [outcome for outcome in suite.outcomes if outcome.state not in ("passed", "skipped")]
     if bad:
         parts.append("")
@@ -112,6 +119,16 @@ def selftest_parts(suite: Suite) -> list[Any]:
         lines = str(outcome.document.get("summary") or outcome.document.get("detail") or "").strip().splitlines()
         parts.append(Text(escape_text(f"{outcome.name}: {lines[0] if lines else 'its numbers are off'}")))
     return parts
+
+
+def _clock_lines(suite: Suite) -> list[str]:
+    """How the times were measured, a line for each clock."""
+    counts = Counter((outcome.clock, str(outcome.document.get("route") or "")) for outcome in suite.outcomes)
+    return [
+        f"{count_text(number, 'time')} by {_CLOCKS[clock]}" + (f" (route {route})" if route else "")
+        for (clock, route), number in sorted(counts.items())
+        if clock
+    ]
 
 
 def _table(suite: Suite) -> Table:

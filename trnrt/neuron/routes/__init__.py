@@ -38,6 +38,11 @@ class Program(Protocol):
         """Inputs in the plan's order and dtypes -> results in the plan's order."""
         ...
 
+    def time_runs(self, count: int) -> list[float] | None:
+        """The microseconds of runs on the inputs of the last ``run``, by the device's own clock; None if the route has
+        no such clock. BackendError if it can't time this program."""
+        ...
+
     def close(self) -> None:
         """Unload it. Called once, also after errors."""
         ...

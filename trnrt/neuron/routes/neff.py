@@ -25,6 +25,8 @@ from trnrt.neuron.routes import Job
 from trnrt.neuron.routes.compiling import compile_to_neff
 from trnrt.neuron.worker.client import LoadedNeff, NeffWorker
 
+WARM_UP = 5
+"""Runs before those that are timed: nrtpy's own default."""
 _STARTING = threading.Lock()
 _workers: dict[tuple[int, int], NeffWorker] = {}  # by process and core: a fork can't use its parent's
 
@@ -72,6 +74,20 @@ class Loaded:
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Run it; a run that hangs ends the worker, which frees the core."""
         return self._neff.run(inputs, self._timeout_s)
+
+    def time_runs(self, count: int) -> list[float] | None:
+        """By nrtpy's mode "device": the core's execution time by its own trace (neuron-runtime/nrtpy/model.rst).
+
+        BackendError if the runs have other numbers of events than one: their times are no runs' times
+        (nrtpy-troubleshooting.rst has such NEFFs, of several subgraphs).
+        """
+        found = self._neff.benchmark(warmup=WARM_UP, iterations=count, mode="device")
+        if len(found.durations_ms) != count:
+            raise BackendError(
+                f"{self._neff.name}: {len(found.durations_ms)} events in {count} runs: no run's time is known",
+                hint="time it by the host's clock",
+            )
+        return [duration * 1000 for duration in found.durations_ms]
 
     def close(self) -> None:
         """Unload it. The worker goes on with its other models."""

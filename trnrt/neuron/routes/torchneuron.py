@@ -72,6 +72,10 @@ class OnDevice:
         results = results if isinstance(results, tuple | list) else [results]
         return [as_array(torch, result.to("cpu")) for result in results]
 
+    def time_runs(self, count: int) -> list[float] | None:
+        """Return None: no page that we have names a clock of the device."""
+        return None
+
     def close(self) -> None:
         """Drop the weights, which frees their memory on the device."""
         self._weights = []

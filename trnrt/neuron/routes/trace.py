@@ -89,6 +89,10 @@ class Traced:
         results = self._module(*(as_tensor(torch, array) for array in inputs))
         return [as_array(torch, result) for result in (results if isinstance(results, tuple | list) else [results])]
 
+    def time_runs(self, count: int) -> list[float] | None:
+        """Return None: a traced module has no clock of the device."""
+        return None
+
     def close(self) -> None:
         """Drop the module."""
         self._module = None

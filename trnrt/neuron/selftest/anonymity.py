@@ -7,12 +7,15 @@ home, every absolute path except its last part, EC2's identifiers, and addresses
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from trnrt.neuron.device import WORKER_VARIABLE
 
 _SHORTEST_NAME = 3
 _PUBLIC = r"(?:dev|proc|sys|opt/aws|etc)/"
@@ -30,10 +33,14 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def private_names() -> tuple[str, ...]:
-    """The names of this machine and its user, and their folders; the longest first."""
+    """The names of this machine and its user, and their folders; the longest first. The path in TRNRT_NRTPY_PYTHON is
+    one of them: a finding about it shows it as it was typed, and the rules for paths miss spaces and relative ones."""
     found = {socket.gethostname(), socket.gethostname().partition(".")[0], str(Path.home()), str(Path.cwd())}
     with suppress(KeyError, OSError):  # a user without a name
         found.add(getpass.getuser())
+    worker = os.environ.get(WORKER_VARIABLE, "")
+    if "/" in worker:  # else it is a program's name, such as python, which a report is full of
+        found.add(worker)
     common = {"root", "user", "localhost", "ubuntu", "/", "ec2-user", "/root"}
     return tuple(sorted((n for n in found - common if len(n) >= _SHORTEST_NAME), key=len, reverse=True))
 

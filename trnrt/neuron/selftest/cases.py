@@ -69,7 +69,8 @@ class Direct:
     ``expected``: the same in numpy.
 
     ``options``: further arguments of the kernel. ``probe``: the name of the ``Probe`` that it is a case of, "" for
-    none. The kernel is named, not imported: if AWS's nki refuses a file of kernels, only the cases that need it fail.
+    none. ``result``: the dtype of the result, "" for that of the operands. The kernel is named, not imported: if AWS's
+    nki refuses a file of kernels, only the cases that need it fail.
     """
 
     name: str
@@ -81,13 +82,24 @@ class Direct:
     since: int = FIRST
     options: tuple[Any, ...] = ()
     probe: str = ""
+    result: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The module of the kernel, and its name there."""
+        module, _, name = self.body.rpartition(".")
+        own = module in ("", "probes")
+        return f"trnrt.neuron.selftest.{module or 'bodies'}" if own else f"trnrt.kernels.{module}", name
+
+    @property
+    def result_dtype(self) -> str:
+        """The dtype of the result."""
+        return self.result or self.dtype
 
     def find_kernel(self) -> Any:
         """The kernel; imports its module."""
-        module, _, name = self.body.rpartition(".")
-        own = module in ("", "probes")
-        home = f"trnrt.neuron.selftest.{module or 'bodies'}" if own else f"trnrt.kernels.{module}"
-        return getattr(import_module(home), name)
+        module, name = self.place
+        return getattr(import_module(module), name)
 
     def arrays(self) -> list[Array]:
         """Random operands of the dtype."""
@@ -281,6 +293,7 @@ DIRECT: tuple[Direct, ...] = (
         _product,
         "float8_e4m3",
         since=V3,
+        result="float32",
     ),
     Direct("transpose_by_tensor", "transpose_matrix", ((60, 200),), np.transpose, rtol=0.0),
     Direct("transpose_by_dma", "transpose_matrix", ((64, 128),), np.transpose, "bfloat16", 0.0, V3, (True,)),
@@ -295,7 +308,7 @@ DIRECT: tuple[Direct, ...] = (
         options=(2,),
     ),
     Direct("net_forward", "feed_forward.forward", _NET, lambda *a: _softmax(_net(*a))),
-    Direct("net_predict", "feed_forward.predict", _NET, _net_class, rtol=0.0),
+    Direct("net_predict", "feed_forward.predict", _NET, _net_class, rtol=0.0, result="uint32"),
 )
 
 SAMPLES: tuple[Sample, ...] = tuple(

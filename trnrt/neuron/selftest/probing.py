@@ -29,6 +29,7 @@ class Probe:
     dtype: str = "float32"
     since: int = FIRST
     rtol: float = 1e-4
+    result: str = ""
 
     def cases(self) -> list[Direct]:
         """A case of the self-test for each number of repeats."""
@@ -43,6 +44,7 @@ class Probe:
                 self.since,
                 (repeats, *self.options),
                 self.name,
+                self.result,
             )
             for repeats in self.repeats
         ]
@@ -83,8 +85,30 @@ _SQUARE, _WIDE, _ROW = ((128, 128),), ((128, 2048),), ((128, 64),)
 _SMALL, _LARGE = ((128, 4),), ((128, 4096),)
 
 PROBES: tuple[Probe, ...] = (
-    Probe("products_512", "repeat_products", _AB, (64, 512), (512,), "tensor", _products, "bfloat16", rtol=2e-2),
-    Probe("products_128", "repeat_products", _AB, (64, 768), (128,), "tensor", _products, "bfloat16", rtol=2e-2),
+    Probe(
+        "products_512",
+        "repeat_products",
+        _AB,
+        (64, 512),
+        (512,),
+        "tensor",
+        _products,
+        "bfloat16",
+        rtol=2e-2,
+        result="float32",
+    ),
+    Probe(
+        "products_128",
+        "repeat_products",
+        _AB,
+        (64, 768),
+        (128,),
+        "tensor",
+        _products,
+        "bfloat16",
+        rtol=2e-2,
+        result="float32",
+    ),
     Probe("products_float32", "repeat_products", _AB, (16, 128), (512,), "tensor", _products),
     Probe("turns", "turn_in_turn", _SQUARE, (16, 64), (), "tensor", _same, "bfloat16", rtol=0.0),
     Probe("additions_64", "repeat_additions", _WIDE, (32, 256), (64,), "vector", _additions),

@@ -71,10 +71,16 @@ class Outcome:
         return source.get(key)
 
     @property
+    def clock(self) -> str:
+        """The clock of the times: "device", "host" or "call" (see ``Times``); "" if no device was timed."""
+        if self.simulated is None or self.document.get("wall_us") is None:
+            return ""
+        return str(self.document.get("clock", "host"))
+
+    @property
     def measured_us(self) -> float | None:
-        """The device's latency, with the host's part of a call; None if no device was tested."""
-        wall = self.document.get("wall_us")
-        return None if self.simulated is None or wall is None else float(wall["median"])
+        """The device's latency, by the host's clock with the host's part of a call; None if it was not measured."""
+        return float(self.document["wall_us"]["median"]) if self.clock in ("device", "host") else None
 
 
 @dataclass(frozen=True)

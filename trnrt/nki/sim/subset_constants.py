@@ -1,8 +1,9 @@
-"""Find constants that NKI 0.6's parser may take for one another: one name, in two files, with different values.
+"""Find what NKI 0.6's parser may take for one another: constants, functions or classes of one name in two files.
 
 NKI 0.7 runs kernels as Python, where each file has its own names. KLR (interop/klr/gather.c at 7ccd18c, ``add_global``)
 keeps the module-level constants of all functions that a kernel reaches by their names alone, and the first one that it
-meets stays.
+meets stays. It keeps functions and classes by their modules' names, and once more by the plain name that the code uses
+(``add_work``); a later use of a plain name that is known already is not looked up again (``reference``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 
 def check_constants(source: str, filename: str, entries: Collection[int] = ()) -> list[Finding]:
-    """Find the names of different constants, in the functions that each kernel of ``source`` reaches.
+    """Find one name of different constants, functions or classes, in the code that each kernel of ``source`` reaches.
 
     Functions of other files are followed where the imported module is there as source: beside the file, or on the
     path of this Python. ``entries``: see ``check_source``. A finding stands at the kernel and names both files.
@@ -45,11 +46,19 @@ def _check_kernels(file: SourceFile) -> Iterator[Finding]:
     sources = _Sources(Path(file.filename).parent)
     for kernel in file.kernels:
         first: dict[str, Constant] = {}
-        for name, constant in sources.constants_reached(file, kernel):
-            known = first.setdefault(name, constant)
-            if known[1] is not constant[1] and _differ(sources, known, constant):
-                message = f"the constant {name} is {_describe(known)}, but {_describe(constant)}"
-                instead = "Name one of them otherwise: the parser of NKI 0.6 knows constants by their names alone"
+        defined: dict[str, tuple[SourceFile, Definition]] = {}
+        for name, (home, found) in sources.names_reached(file, kernel):
+            if isinstance(found, ast.expr):
+                known = first.setdefault(name, (home, found))
+                if known[1] is not found and _differ(sources, known, (home, found)):
+                    message = f"the constant {name} is {_describe(known)}, but {_describe((home, found))}"
+                    instead = "Name one of them otherwise: the parser of NKI 0.6 knows constants by their names alone"
+                    yield finding_at(file, kernel, "constant-name", message, instead)
+                continue
+            other, same = defined.setdefault(name, (home, found))
+            if other is not home and ast.dump(same) != ast.dump(found):
+                message = f"{name} is defined in {_line_of(other, same)}, and otherwise in {_line_of(home, found)}"
+                instead = "Name one of them otherwise: the parser of NKI 0.6 may take one for the other"
                 yield finding_at(file, kernel, "constant-name", message, instead)
 
 
@@ -62,7 +71,11 @@ def _differ(sources: _Sources, known: Constant, constant: Constant) -> bool:
 
 def _describe(constant: Constant) -> str:
     file, value = constant
-    return f"{ast.unparse(value)} in {file.filename}:{value.lineno}"
+    return f"{ast.unparse(value)} in {_line_of(file, value)}"
+
+
+def _line_of(file: SourceFile, node: Definition | ast.expr) -> str:
+    return f"{file.filename}:{node.lineno}"
 
 
 class _Sources:
@@ -72,8 +85,8 @@ class _Sources:
         self._folders = [folder, *map(Path, sys.path)]
         self._modules: dict[tuple[str, Path], SourceFile | None] = {}
 
-    def constants_reached(self, file: SourceFile, kernel: Definition) -> Iterator[tuple[str, Constant]]:
-        """The names of constants in the code of a kernel and of all functions that it reaches."""
+    def names_reached(self, file: SourceFile, kernel: Definition) -> Iterator[tuple[str, Place]]:
+        """The plain names in the code of a kernel and of all functions that it reaches, and what each stands for."""
         found: dict[ast.AST, None] = {kernel: None}
         work: list[Place] = [(file, kernel)]
         while work:
@@ -81,8 +94,8 @@ class _Sources:
             named = [(name, self.definition(here, name)) for name in dict.fromkeys(names_used(here, root))]
             # Python has evaluated the names in a module-level value: they are none of the kernel's.
             for name, target in named if not isinstance(root, ast.expr) else ():
-                if target is not None and isinstance(target[1], ast.expr):
-                    yield name, (target[0], target[1])
+                if target is not None:
+                    yield name, target
             for target in [*(target for _, target in named), *self._attributes(here, root)]:
                 if target is not None and target[1] not in found:
                     found[target[1]] = None

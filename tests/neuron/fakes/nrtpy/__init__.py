@@ -248,12 +248,14 @@ class NrtpyModel:
                 tensor._check()
         self._misbehave()
         arrays = {
-            name.removesuffix(".must_alias_input"): numpy.frombuffer(bytes(inputs[name]._bytes), dtype).reshape(shape)
+            name.removesuffix(".must_alias_input"): numpy.frombuffer(bytes(inputs[name]._bytes), _dtype(dtype)).reshape(
+                shape
+            )
             for name, shape, dtype in self._neff["inputs"]
         }
         for (name, shape, dtype), expression in zip(self._neff["outputs"], self._neff["compute"], strict=True):
             result = eval(expression, {"numpy": numpy}, arrays)
-            outputs[name]._bytes[:] = numpy.broadcast_to(result, shape).astype(dtype).tobytes()
+            outputs[name]._bytes[:] = numpy.broadcast_to(result, shape).astype(_dtype(dtype)).tobytes()
         return outputs if returned else None
 
     def _void_tensor(self, name: str, info: TensorMetadata) -> NrtpyTensor:
@@ -300,4 +302,14 @@ class NrtpyModel:
 
 
 def _metadata(shape: list[int], dtype: str) -> TensorMetadata:
-    return TensorMetadata(list(shape), int(numpy.prod(shape)) * numpy.dtype(dtype).itemsize)
+    return TensorMetadata(list(shape), int(numpy.prod(shape)) * _dtype(dtype).itemsize)
+
+
+def _dtype(name: str) -> Any:
+    """A dtype of the fake's NEFF. numpy knows those of 16 and 8 bits by ml_dtypes, which no user of nrtpy needs."""
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, name))
