@@ -306,6 +306,7 @@ def test_without_a_device_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         (("--case", "linear"), "--target and --case need --self-test"),
         (("--self-test", "--case", "nothing"), "the self-test has no case 'nothing'"),
+        (("--self-test", "--case", "descriptors"), "did you mean descriptors_of_4_4 or"),
         (("--self-test", "--backend", "simulator", "--json-out", "/nowhere/x.json"), "can't write"),
     ],
 )

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -131,7 +132,9 @@ def check_cases(names: list[str] | None) -> list[str] | None:
         from trnrt.neuron.selftest.table import CASES
 
         if unknown := [name for name in names if name not in CASES]:
-            raise OptionError(f"the self-test has no case {unknown[0]!r}", hint=f"cases are {', '.join(CASES)}")
+            near = [case for case in CASES if case.startswith(unknown[0])] or get_close_matches(unknown[0], CASES)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"cases are {', '.join(CASES)}"
+            raise OptionError(f"the self-test has no case {unknown[0]!r}", hint=hint)
     return names
 
 
