@@ -25,7 +25,7 @@ def test_inspect_shows_the_size_of_each_kernel() -> None:
     assert any(note.startswith("cut into 3 kernels: as one kernel") for note in cut["notes"])
     text = trnrt("inspect", CNN, "--no-tiles", *SMALL).out
     assert "as compiled" in text and all(f"digits_cnn_kernel{k}" in text for k in (1, 2, 3))
-    assert "about" in text and "bytes in HBM between them" in text
+    assert "about" in text and "of earlier kernels from HBM" in text
 
 
 def test_the_verbs_run_several_kernels(tmp_path: Path) -> None:

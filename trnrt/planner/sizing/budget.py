@@ -27,7 +27,7 @@ from trnrt.planner.rendering.module import Material
 from trnrt.planner.searching.fitting import MOST_TRACED, fit, loop_part, trace_module
 from trnrt.planner.searching.search import Searched, fit_first
 from trnrt.planner.sizing.counting import count_steps, measure_size
-from trnrt.planner.sizing.dividing import crossing_tensors, cut_costs, divide, made_tensor, tensor_bytes
+from trnrt.planner.sizing.dividing import Traffic, crossing_tensors, divide, made_tensor, tensor_bytes
 from trnrt.text import count_text, quote
 
 _ROUNDS = 6
@@ -143,7 +143,7 @@ class _Budgeting:
         fitted = fit(replace(part, fewer=lambda: None))
         part.tune()
         counts = count_steps(fitted.program or trace_module(part, fitted.module), fitted.module.lines)
-        costs = cut_costs(self._whole, get_target(part.target))
+        costs = Traffic(self._whole, get_target(part.target)).costs
         capacity = self._budget * _MARGIN
         for _ in range(_ROUNDS):
             bounds = divide(counts, costs, int(capacity))
@@ -195,15 +195,18 @@ class _Budgeting:
         notes = [f"cut into {count_text(len(kernels), 'kernel')}: {self._reason()}"]
         if trips > 1:
             notes[0] = f"{_loop_text(trips, kernels[0].plan)}; {notes[0]}"
-        link, costs = host_link(self._whole.target), cut_costs(self._whole, get_target(self._whole.target))
-        for number, (first, _) in enumerate(bounds[1:], 2):
-            crossing = crossing_tensors(self._whole, first)
-            size = tensor_bytes(crossing)
-            over_host = 2 * link.transfer_us(size)
+        link, traffic = host_link(self._whole.target), Traffic(self._whole, get_target(self._whole.target))
+        stored = set[str]()
+        for number, (first, end) in enumerate(bounds[1:], 2):
+            read = traffic.read_by(first, end)
+            new = [tensor for tensor in read if tensor.name not in stored]
+            stored |= {tensor.name for tensor in new}
+            over_host = link.transfer_us(tensor_bytes(new)) + link.transfer_us(tensor_bytes(read))
             notes.append(
-                f"kernel {number} starts at step {quote(self._whole.steps[first].name)}: "
-                f"{count_text(len(crossing), 'tensor')} of {size:,} bytes in HBM between them, "
-                f"about {costs[first]:,.1f} us with its launch (through the host {over_host:,.1f} us more)"
+                f"kernel {number} starts at step {quote(self._whole.steps[first].name)}: it reads "
+                f"{count_text(len(read), 'tensor')} of earlier kernels from HBM, {tensor_bytes(read):,} bytes; "
+                f"about {traffic.reading_us(read, new):,.1f} us with its launch "
+                f"(through the host {over_host:,.1f} us more)"
             )
         return notes
 
