@@ -461,3 +461,16 @@ def test_device_files_that_this_user_may_not_open_are_found(tmp_path: Path, monk
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name != "neuron1")  # root may open any file
     facts = look_for_device(tmp_path, {})
     assert facts.devices == ("/dev/neuron0", "/dev/neuron1") and facts.closed == ("/dev/neuron1",)
+
+
+def test_a_wrong_timing_file_stops_no_diagnosis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRNRT_TIMING", "/nonexistent/timing.toml")
+    outcome = trnrt("doctor", "--backend", "simulator")
+    assert outcome.code == 0 and "would be used: simulator" in outcome.out
+    assert "TRNRT_TIMING: can't read the timing in '/nonexistent/timing.toml'" in outcome.err
+
+
+def test_a_route_that_lacks_something_is_a_warning() -> None:
+    finding = judged(LAPTOP).finding("route")
+    assert finding.state == "warning" and "nrtpy (TRNRT_NRTPY_PYTHON is not set)" in finding.found
+    assert judged(GOOD).finding("route").state == "ok"

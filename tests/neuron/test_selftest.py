@@ -274,7 +274,7 @@ def test_the_verb_on_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (ran.code, report["passed"], report["kind"]) == (0, True, "self-test")
     assert ran.out.startswith("PASS self-test on the simulator, target trn2")
     assert [case["name"] for case in report["cases"]] == ["linear", "add", "digits_cnn_1"]
-    assert "the report to send back is trnrt-self-test.json" in ran.err
+    assert "the simulator's own report is trnrt-self-test.json" in ran.err
     assert report["text"] == ran.out.splitlines() and report["doctor"]["machine"]["python"]
 
 

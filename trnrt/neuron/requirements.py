@@ -142,14 +142,15 @@ def route(facts: Facts, releases: Releases, asked: Asked) -> Finding:
     if chosen.unknown:
         return Finding("route", "wrong", f"unknown route {chosen.unknown!r}", "", f"routes are {', '.join(ROUTES)}")
     others = [
-        f"{name}: {', '.join(f'{lack.name} {lack.found}' for lack in lacks) or 'could be used, too'}"
+        f"{name}: {', '.join(f'{lack.name} ({lack.found})' for lack in lacks) or 'could be used, too'}"
         for name, lacks in chosen.missing.items()
         if name != chosen.name
     ]
     refused = [lack for lack in chosen.missing[chosen.name] if lack.name == "route"]
     if refused:
         return refused[0]
-    return Finding("route", "ok", f"{chosen.name} ({chosen.reason}). Others: {'; '.join(others)}")
+    state = "warning" if chosen.missing[chosen.name] else "ok"  # the rows of what it lacks say how to mend it
+    return Finding("route", state, f"{chosen.name} ({chosen.reason}). Others: {'; '.join(others)}")
 
 
 def package(facts: Facts, releases: Releases, name: str, asked: Asked) -> Finding:

@@ -140,11 +140,8 @@ def target_names() -> tuple[str, ...]:
 
 
 def known_targets() -> list[Target]:
-    """The targets that are part of trnrt, then those whose files this process has read."""
-    return [get_target(target.name) for target in _all_targets()]
-
-
-def _all_targets() -> list[Target]:
+    """The targets that are part of trnrt, then those whose files this process has read; as in their files, without
+    TRNRT_TIMING's numbers."""
     return [*map(_own_target, target_names()), *(given.target for given in _given.values())]
 
 
@@ -193,7 +190,7 @@ def _find_target(text: str) -> Target:
         return _own_target(text)
     if text in _given:
         return _given[text].target
-    found = next((target for target in _all_targets() if text in target.aliases), None)
+    found = next((target for target in known_targets() if text in target.aliases), None)
     if found is None:
         raise OptionError(f"unknown target {text!r}", hint=_target_hint())
     return found
