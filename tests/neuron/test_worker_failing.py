@@ -210,6 +210,7 @@ def test_a_worker_that_can_not_be_killed(machine: Machine, worker: NeffWorker, m
     neff = worker.load(machine.double(sleep=60), [X], [Y], {})
     with monkeypatch.context() as patched:
         patched.setattr(worker._process, "kill", lambda: None)
+        patched.setattr(worker._process, "stdin", None)  # closing it would end the worker, too
         patched.setattr(starting, "STOP_S", 0.2)
         with pytest.raises(
             DeviceError, match=rf"no answer after 0\.2 s, and process {worker.pid} can't be killed"
@@ -218,6 +219,8 @@ def test_a_worker_that_can_not_be_killed(machine: Machine, worker: NeffWorker, m
     assert not caught.value.usable
     os.kill(worker.pid, signal.SIGKILL)
     assert is_gone(worker.pid)
+    assert worker._process.stdin is not None
+    worker._process.stdin.close()
 
 
 def test_closing_in_the_middle_of_a_run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
