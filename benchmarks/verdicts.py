@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from trnrt.nki.machine.targets import get_target
 from trnrt.text import count_text
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ def passed(verdict: Verdict | None) -> bool | None:
 def all_passed(verdicts: Sequence[Verdict | None]) -> bool:
     """True if every row meets its bars."""
     return "missed" not in verdicts
+
+
+def target_notes(targets: Iterable[str]) -> list[str]:
+    """The notes for readers of predictions, of those targets that have one, each once."""
+    notes = (get_target(target).note for target in dict.fromkeys(targets))
+    return [found for found in notes if found]
 
 
 def bars_text(verdicts: Sequence[Verdict | None], what: str) -> str:

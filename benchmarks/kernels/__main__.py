@@ -23,13 +23,15 @@ def measure_shares(
     """Predict each family of kernels on seeded random shapes; show how close they are to the hardware's limit."""
     from benchmarks.kernels.families import FAMILIES, measure
     from benchmarks.kernels.report import shares_document, shares_table
+    from benchmarks.verdicts import target_notes
     from trnrt.nki.sim.kernel import default_target
 
     shares = []
     for family in FAMILIES:
         with working(f"predicting {family.name} in {family.dtype}"):
             shares.append(measure(family, target or default_target(), trials))
-    show(Reporting(as_json, json_out), shares_document(shares), lambda: [shares_table(shares)])
+    notes = target_notes(share.target for share in shares)
+    show(Reporting(as_json, json_out), shares_document(shares), lambda: [shares_table(shares), *notes])
 
 
 app = command_line(measure_shares)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from benchmarks.verdicts import all_passed, bars_text, passed, verdict_text
+from benchmarks.verdicts import all_passed, bars_text, passed, target_notes, verdict_text
 from trnrt.nki.machine.timing import Range
 from trnrt.report.documents import Document
 from trnrt.report.tables import plain_table
@@ -58,7 +58,7 @@ def labs_parts(rows: Sequence[Row], checked: Sequence[Checked] | None) -> list[R
     parts += [bars_text([row.verdict for row in rows], "case"), "", floors_table(rows), "", _FLOORS_TEXT]
     if any(row.held is not None for row in rows):
         parts += ["", held_table(rows), "", *_reasons(rows)]
-    parts.append(bars_text(_held_verdicts(rows), "floor"))
+    parts += [bars_text(_held_verdicts(rows), "floor"), *target_notes(row.target for row in rows)]
     if checked is not None:
         lines = [(one.case, f"{one.worst:.2g}", "pass" if one.passed else "FAIL") for one in checked]
         parts += ["", plain_table(("numbers of", "error over the allowed", ""), lines, right=(1,))]

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.documented import rates
 from benchmarks.models.table import host_fit, latencies
-from benchmarks.verdicts import all_passed, bars_text, passed, verdict_text
+from benchmarks.verdicts import all_passed, bars_text, passed, target_notes, verdict_text
 from trnrt.nki.machine.targets import get_target, place_of
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.parts.crossing import host_link
@@ -84,7 +84,7 @@ def models_parts(rows: Sequence[Row]) -> list[RenderableType]:
         if batches:
             parts += ["", throughput_table(batches), "", *_THROUGHPUT_TEXT]
         parts += ["", bars_table(measured), "", *_BARS_TEXT, bars_text([row.verdict for row in measured], "row")]
-    return parts
+    return [*parts, *target_notes(row.target for row in rows)]
 
 
 def bounds_table(rows: Sequence[Row]) -> Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from benchmarks.timing.table import BARS, LEFT_OUT_BARS, Bars, summary
+from benchmarks.verdicts import target_notes
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
 from trnrt.report.tables import plain_table
@@ -87,7 +88,7 @@ def timing_parts(found: Calibration) -> list[RenderableType]:
         parts += [_verdict(found.fit.rows), "Each author left out of the fit:", timing_table(found.fit.left_out)]
         parts += [_verdict(found.fit.left_out, LEFT_OUT_BARS)]
         parts += [f"Long kernels are timed from shorter ones, within {found.shortening_error * 100:.2f} % of whole."]
-    return parts
+    return [*parts, *target_notes(row.case.target for row in found.rows)]
 
 
 def timing_table(rows: Iterable[Row]) -> Table:

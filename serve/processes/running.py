@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from trnrt.report.console import say
+from trnrt.report.console import note, say
 from trnrt.serve.hosting.files import model_files
 from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.listening import listen, url_of
@@ -17,6 +17,10 @@ def serve(settings: ServeSettings) -> int:
     """Serve until a signal; the exit code. TrnrtError if it can't begin."""
     files = model_files(settings)
     _check(settings)
+    from trnrt.commands.opening import target_notes
+    from trnrt.neuron.device import device_target
+    from trnrt.nki.machine.targets import DEFAULT_TARGET
+
     listener = listen(settings.host, settings.port)
     url = url_of(listener)
     say(f"listening on {url}; loading {', '.join(map(repr, files))}")
@@ -24,6 +28,7 @@ def serve(settings: ServeSettings) -> int:
     def print_summary(rows: list[SummaryRow]) -> None:
         with suppress(OSError):  # continue to serve when nobody reads the output any more
             say(summary_text(rows, url))
+            note(*target_notes(settings.target or device_target() or DEFAULT_TARGET))
 
     if settings.workers > 1:
         from trnrt.serve.processes.workers import Supervisor

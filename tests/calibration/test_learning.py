@@ -86,7 +86,7 @@ def test_two_reports_have_hosts_of_their_own() -> None:
     documents = [made_up_report("trn2", changes, seed, host, PROBES) for seed, host in ((8, HOST), (9, slow))]
     both = [report_of(document, str(k), "report.json") for k, document in enumerate(documents)]
     found = learn(probed_observations(both), predictions("trn2"))
-    assert found.hosts[1] == pytest.approx((slow.us, slow.us_per_mb), rel=0.2)
+    assert found.hosts[1] == pytest.approx((slow.us, slow.us_per_mb), rel=0.03)
     assert max(off(found, changes).values()) <= 0.05
 
 

@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "validate": ("validate", CNN),
     "inspect": ("inspect", CNN, "--no-tiles"),
     "profile": ("profile", CNN),
+    "buckets": ("buckets", CNN, "--expect", "1:0.7,8:0.3"),
     "plan": ("plan", CNN, "--rps", "10", "--p99", "50ms"),
     "nki profile": ("nki", "profile", "doubled.py", "--call", "doubled(f32[128,64])"),
 }

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trnrt.commands.opening import open_session
+from trnrt.commands.opening import open_session, target_notes
 from trnrt.commands.options import Reporting
 from trnrt.commands.records import SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.nki.machine.timing import Range
-from trnrt.report.console import render, working
+from trnrt.report.console import note, render, working
 from trnrt.running.buckets import cover, parse_distribution
 from trnrt.text import name_text, range_text
 
@@ -29,8 +29,10 @@ def choose(model: Path, options: SessionOptions, expected: str, most: int, repor
         "target": session.target,
         "dtype": session.dtype,
         **_weights_document(weights, buckets, latency),
+        "notes": target_notes(session.target),
     }
     deliver(reporting, document, _text(document))
+    note(*target_notes(session.target))
 
 
 def _weights_document(

@@ -77,7 +77,7 @@ def run_notes(session: InferenceSession) -> list[str]:
 
 
 def target_notes(target: str) -> list[str]:
-    """What a reader of predictions for a target must know about it; empty for most targets."""
+    """Notes for readers of predictions for a target; empty for most targets."""
     from trnrt.nki.machine.targets import get_target
 
     found = get_target(target).note

@@ -21,32 +21,20 @@ from trnrt.backends.simulator import load_entry
 from trnrt.errors import BackendError
 from trnrt.neuron.failures import compile_error, is_compilers
 from trnrt.neuron.routes import Job
+from trnrt.neuron.routes.fileless import FilelessRoute
 
 
-class JitRoute:
-    """Keeps no file: AWS's own call compiles, loads and runs."""
+class JitRoute(FilelessRoute):
+    """AWS's own call compiles, loads and runs."""
 
     name = "jit"
-    suffix = ""
-    has_weights = True
-    is_portable = False
-    most_cores: int | None = 1
-
-    def compile(self, job: Job, file: Path) -> None:
-        """Refuse: the route has no step of its own for it."""
-        raise BackendError(
-            "the route jit compiles at each call and keeps nothing", hint="compile by --route neff, which keeps a file"
-        )
+    when = "each call"
 
     def load(self, job: Job, file: Path | None, core: int) -> Direct:
         """Bind the kernel to its weights; AWS's package compiles it at the first run, and at each later one."""
         kernel = load_entry(job.plan, job.path, job.source, importable=True)
         launched = kernel if job.lnc == 1 else kernel[job.lnc]  # type: ignore[index]
         return Direct(launched, job)
-
-    def find_neff(self, file: Path) -> Path | None:
-        """AWS's package removes its files after the run."""
-        return None
 
 
 class Direct:

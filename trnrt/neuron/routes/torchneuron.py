@@ -16,29 +16,19 @@ from typing import Any
 
 from trnrt.backends import Array
 from trnrt.backends.simulator import load_entry
-from trnrt.errors import BackendError
 from trnrt.neuron.failures import compile_error, is_compilers
 from trnrt.neuron.routes import Job
+from trnrt.neuron.routes.fileless import FilelessRoute
 from trnrt.neuron.routes.tensors import as_array, as_tensor, import_torch
 
 DEVICE = "neuron"
 
 
-class TorchNeuronRoute:
-    """Keeps no file: TorchNeuron has a cache of its own."""
+class TorchNeuronRoute(FilelessRoute):
+    """TorchNeuron has a cache of its own."""
 
     name = "torchneuron"
-    suffix = ""
-    has_weights = True
-    is_portable = False
-    most_cores: int | None = 1
-
-    def compile(self, job: Job, file: Path) -> None:
-        """Refuse: the route has no step of its own for it."""
-        raise BackendError(
-            "the route torchneuron compiles at the first call and keeps no file of trnrt's",
-            hint="compile by --route neff, which keeps a file",
-        )
+    when = "the first call"
 
     def load(self, job: Job, file: Path | None, core: int) -> OnDevice:
         """Move the weights to the device, once."""
@@ -47,10 +37,6 @@ class TorchNeuronRoute:
         launched = kernel if job.lnc == 1 else kernel[job.lnc]  # type: ignore[index]
         weights = [as_tensor(torch, weight).to(DEVICE) for weight in job.plan.weights.values()]
         return OnDevice(torch, launched, weights, job)
-
-    def find_neff(self, file: Path) -> Path | None:
-        """TorchNeuron keeps it; no page that we have says where."""
-        return None
 
 
 class OnDevice:

@@ -106,7 +106,7 @@ class Target:
 
     @property
     def note(self) -> str:
-        """What a reader of predictions for this target must know; "" if there is nothing."""
+        """A note for readers of predictions for this target; "" for most targets."""
         if self.device.nki_supported:
             return ""
         return f"running NKI kernels on {self.name} is outside AWS's statement ({self.device.nki_supported_source})"
