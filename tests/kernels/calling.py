@@ -40,6 +40,10 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
 }
+# Those of convolutions.
+IMAGE_ACTIVATIONS: dict[str, Callable[[Array], Array]] = ACTIVATIONS | {
+    "relu6": lambda x: np.where(np.isnan(x), x, np.clip(x, 0, 6))
+}
 
 
 def drawn(shape: tuple[int, ...], seed: int, dtype: str = "float32") -> Array:

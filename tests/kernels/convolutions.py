@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from calling import (
-    ACTIVATIONS,
+    IMAGE_ACTIVATIONS,
     LOWEST,
     Array,
     Pads,
@@ -134,7 +134,7 @@ class Conv:
 
     def expected(self, x: Array, w: Array, b: Array, lowest: float) -> Array:
         """The whole in float64; ``lowest`` is what a window of padding gives."""
-        y = ACTIVATIONS[self.act](self.sums(x, w) + b.astype(np.float64)[:, None, None])
+        y = IMAGE_ACTIVATIONS[self.act](self.sums(x, w) + b.astype(np.float64)[:, None, None])
         if self.pool is None:
             return y
         average = self.pool.op == "average"

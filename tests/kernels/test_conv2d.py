@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from calling import ACTIVATIONS, DTYPES, TARGETS, Pair
+from calling import DTYPES, IMAGE_ACTIVATIONS, TARGETS, Pair
 from convolutions import Conv, Pool, arrays, compare
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ def test_every_place(name: str, places: Pair) -> None:
 
 
 @pytest.mark.parametrize("pool", [None, Pool((2, 2))], ids=["plain", "pooled"])
-@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("act", IMAGE_ACTIVATIONS)
 def test_activations(act: str, pool: Pool | None) -> None:
     compare(Conv((2, 3, 6, 6), 5, act=act, pool=pool))
 
@@ -180,7 +180,7 @@ def convolutions(draw: st.DrawFn) -> Conv:
         pair(1, 3),
         (*pair(0, 4), *pair(0, 4)),
         pair(1, 3),
-        draw(st.sampled_from(list(ACTIVATIONS))),
+        draw(st.sampled_from(list(IMAGE_ACTIVATIONS))),
         places=draw(st.sampled_from(PLACES)),
         target=draw(st.sampled_from(TARGETS)),
     )

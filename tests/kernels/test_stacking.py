@@ -6,7 +6,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from calling import ACTIVATIONS, TARGETS, Array, Pair, Tensor, channels_in_sbuf, channels_to_hbm, hbm, sbuf_channels
+from calling import (
+    IMAGE_ACTIVATIONS,
+    TARGETS,
+    Array,
+    Pair,
+    Tensor,
+    channels_in_sbuf,
+    channels_to_hbm,
+    hbm,
+    sbuf_channels,
+)
 from convolutions import Conv, Pool, arrays, compare
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -63,7 +73,7 @@ def test_every_place(name: str, places: Pair) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("act", IMAGE_ACTIVATIONS)
 def test_targets_and_dtypes(act: str, target: str, dtype: str) -> None:
     compare(Stacked((2, 5, 6, 7), 9, act=act, pool=Pool((2, 2)), target=target), dtype)
 

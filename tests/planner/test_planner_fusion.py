@@ -45,6 +45,17 @@ def test_conv_activation_and_pool_are_one_step(act: str) -> None:
     assert reports["MaxPool"].reason.startswith("fused into Conv_0")
 
 
+def test_conv_and_relu6_are_one_step() -> None:
+    limits = "low = Constant<value_float=0.0>() high = Constant<value_float=6.0>()"
+    plan = images(f"{CONV} {limits} m = Clip(c, low, high)")
+    assert [names[0] for names in steps(plan).values()] == ["Conv_0"] and set(steps(plan)) == {"conv2d"}
+
+
+def test_other_limits_are_a_step_of_their_own() -> None:
+    limits = "low = Constant<value_float=-1.0>() high = Constant<value_float=6.0>()"
+    assert set(steps(images(f"{CONV} {limits} m = Clip(c, low, high)"))) == {"conv2d", "compute"}
+
+
 def test_conv_and_pool_without_activation_are_one_step() -> None:
     assert steps(images(f"{CONV} {POOL}(c)")) == {"conv2d": ("Conv_0", "MaxPool_1")}
 

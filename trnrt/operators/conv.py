@@ -354,17 +354,17 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     if not _fits(layer.channels_at_once, size, window, _NO_POOL):
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, False)
-    act, activation = next_activation(lowering, node.outputs[0], node)
+    act, activation = next_activation(lowering, node.outputs[0], node, limits=True)
     nodes = [node, *activation]
     pool_op, pool, pooling = _following_pool(lowering, nodes, layer.channels_at_once, size, window)
     nodes += pooling
     if pooling and act == "none" and pool_op == "max":
         # Every activation here is monotonic: it gives the same before and after a maximum.
-        act, activation = next_activation(lowering, nodes[-1].outputs[0], node)
+        act, activation = next_activation(lowering, nodes[-1].outputs[0], node, limits=True)
         nodes += activation
     added, adding = (None, []) if pooling or act != "none" or layer.groups > 1 else following_sum(lowering, node)
     if adding:
-        act, activation = next_activation(lowering, adding[-1].outputs[0], node)
+        act, activation = next_activation(lowering, adding[-1].outputs[0], node, limits=True)
         nodes += [*adding, *activation]
     step = ConvStep(
         name=node_name(node),
@@ -403,7 +403,7 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     if not conv_transpose.transpose_fits(layer.channels_at_once, taps):
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, True)
-    act, activation = next_activation(lowering, node.outputs[0], node)
+    act, activation = next_activation(lowering, node.outputs[0], node, limits=True)
     nodes = [node, *activation]
     step = ConvTransposeStep(
         name=node_name(node),
