@@ -17,9 +17,8 @@ def serve(settings: ServeSettings) -> int:
     """Serve until a signal; the exit code. TrnrtError if it can't begin."""
     files = model_files(settings)
     _check(settings)
-    from trnrt.commands.opening import target_notes
     from trnrt.neuron.device import device_target
-    from trnrt.nki.machine.targets import DEFAULT_TARGET
+    from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 
     listener = listen(settings.host, settings.port)
     url = url_of(listener)
@@ -28,7 +27,9 @@ def serve(settings: ServeSettings) -> int:
     def print_summary(rows: list[SummaryRow]) -> None:
         with suppress(OSError):  # continue to serve when nobody reads the output any more
             say(summary_text(rows, url))
-            note(*target_notes(settings.target or device_target() or DEFAULT_TARGET))
+            doubts = get_target(settings.target or device_target() or DEFAULT_TARGET).note
+            if doubts:
+                note(doubts)
 
     if settings.workers > 1:
         from trnrt.serve.processes.workers import Supervisor
