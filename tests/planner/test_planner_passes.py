@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from planning import TOLERANCE, drawn, modelled, onnxruntimes
-from test_planner_sweeps import block, wide
+from test_planner_sweeps import block, named, wide
 
 import trnrt
+from trnrt.importer import import_model
 from trnrt.planner import Plan
-from trnrt.planner.placing.passes import most_fewer
+from trnrt.planner.choices import DEFAULT, Choices
+from trnrt.planner.making import Planning
+from trnrt.planner.options import PlanOptions
+from trnrt.planner.placing.passes import fewer_rows, most_fewer
 from trnrt.planner.placing.sweeps import Sweep
 from trnrt.planner.rendering.module import Material
 from trnrt.planner.rendering.stepwise import split_functions
 from trnrt.planner.saving.partitions import decode, encode
-from trnrt.planner.searching import fitting
-from trnrt.planner.searching.fitting import Fitted
+from trnrt.planner.searching.trials import Timed
+from trnrt.planner.sizes import default_shapes
 from trnrt.running.profiler import profile_plan
 from trnrt.validate.layers import validate_layers
 
@@ -29,36 +34,31 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trnrt.planner.placing.passes.AT_ONCE", 1)
 
 
-def in_passes(patch: pytest.MonkeyPatch, rows: int, sweep: Sweep | None = None) -> None:
-    """Have each plan made for so many rows at a time, with this sweep within them."""
-
-    def fit(material: Material) -> Fitted:
-        while material.batch != rows:
-            found = material.fewer()
-            assert found is not None
-            material = found
-        fitted = fitting._fit(material, sweep)
-        assert fitted is not None
-        return fitted
-
-    patch.setattr("trnrt.planner.searching.search.fit", fit)
+def in_passes(rows: int, sweep: Sweep | None = None) -> Choices:
+    """The choice of passes of so many rows, with this sweep of ``block`` within them."""
+    return Choices(rows=rows, sweeps=frozenset() if sweep is None else named(sweep))
 
 
-def session_of(model: onnx.ModelProto, dtype: str = "float32", target: str = "trn2") -> trnrt.InferenceSession:
+def session_of(
+    model: onnx.ModelProto, dtype: str = "float32", target: str = "trn2", choices: Choices = DEFAULT
+) -> trnrt.InferenceSession:
     return trnrt.InferenceSession(
-        model.SerializeToString(), dtype=dtype, target=target, backend="simulator", cache=False, buckets=(4,)
+        model.SerializeToString(),
+        dtype=dtype,
+        target=target,
+        backend="simulator",
+        cache=False,
+        buckets=(4,),
+        choices=choices,
     )
 
 
 @pytest.mark.parametrize("target", ["trn1", "trn2", "trn3"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("rows", "sweep"), [(1, None), (2, None), (2, Sweep(1, 4, 1))], ids=str)
-def test_answers_are_right(
-    rows: int, sweep: Sweep | None, dtype: str, target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_are_right(rows: int, sweep: Sweep | None, dtype: str, target: str) -> None:
     """As onnxruntime's, of an inner value that leaves the model, too, and with a loop over images within a pass."""
-    in_passes(monkeypatch, rows, sweep)
-    session, feeds = session_of(block(), dtype, target), {"x": drawn(4, 3, 12, 12)}
+    session, feeds = session_of(block(), dtype, target, in_passes(rows, sweep)), {"x": drawn(4, 3, 12, 12)}
     outputs = session.run(None, feeds)
     plan = session.last_run.plan
     assert plan is not None and f"for row in range(0, 4, {rows}):" in plan.source
@@ -71,10 +71,9 @@ def test_answers_are_right(
 
 
 @pytest.mark.parametrize("sweep", [None, Sweep(1, 4, 1)], ids=str)
-def test_each_step_is_validated(sweep: Sweep | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_step_is_validated(sweep: Sweep | None) -> None:
     """A step alone takes as many rows at a time as in its loop; a wrong weight in it is found."""
-    in_passes(monkeypatch, 2, sweep)
-    session, feeds = session_of(block()), {"x": drawn(4, 3, 12, 12)}
+    session, feeds = session_of(block(), choices=in_passes(2, sweep)), {"x": drawn(4, 3, 12, 12)}
     plan = session.plan(4)
     report = validate_layers(session, feeds)
     assert report.passed and len(report.layers) == len(plan.steps)
@@ -84,9 +83,8 @@ def test_each_step_is_validated(sweep: Sweep | None, monkeypatch: pytest.MonkeyP
     assert not validate_layers(session, feeds, plan=plan).passed
 
 
-def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_passes(monkeypatch, 2)
-    session = session_of(block())
+def test_it_is_kept_and_profiled(tmp_path: Path) -> None:
+    session = session_of(block(), choices=in_passes(2))
     partition = session.partition(4)
     plan = partition.plans[0]
     assert decode(*encode(partition)).plans[0].steps == plan.steps
@@ -101,9 +99,11 @@ def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 # -- when ---------------------------------------------------------------------------------------------
 
 
-def planned(model: onnx.ModelProto, rows: int, dtype: str, target: str) -> tuple[Plan, float]:
+def planned(
+    model: onnx.ModelProto, rows: int, dtype: str, target: str, choices: Choices = DEFAULT
+) -> tuple[Plan, float]:
     """The plan for so many rows, and its predicted latency."""
-    plan = session_of(model, dtype, target).plan(rows)
+    plan = session_of(model, dtype, target, choices).plan(rows)
     return plan, profile_plan(plan).benchmark_us
 
 
@@ -121,12 +121,14 @@ def test_the_timing_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen images at once, or eight twice, which the plan says: what is predicted to be faster. The answer stays."""
     model = wide("N")
     whole, us = planned(model, 16, "bfloat16", "trn1")
-    with monkeypatch.context() as patch:
-        in_passes(patch, 8)
-        _, longer = planned(model, 16, "bfloat16", "trn1")
+    _, longer = planned(model, 16, "bfloat16", "trn1", in_passes(8))
     assert not any("at a time" in note for note in whole.notes) and us < longer
-    times = iter(range(1000, 0, -1))
-    monkeypatch.setattr(fitting, "in_order_us", lambda program: float(next(times)))  # the passes are timed last
+    gain_over = Timed.gain_over
+
+    def prefer_passes(whole: Timed, other: Timed) -> float:
+        return gain_over(whole, other) if whole.choices.rows == other.choices.rows else -1.0
+
+    monkeypatch.setattr(Timed, "gain_over", prefer_passes)
     plan, _ = planned(model, 16, "bfloat16", "trn1")
     assert "for row in range(0, 16, " in plan.source
     assert any("rows of 16 at a time" in note for note in plan.notes)
@@ -138,8 +140,21 @@ def test_the_timing_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_usual_batches_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes are tried for large batches; with effort, for any that doesn't fit."""
+    tried: list[int] = []
+
+    def refuse(_: Planning, choices: Choices, rows: int) -> None:
+        tried.append(rows)
+
+    monkeypatch.setattr(Planning, "part_material", refuse)
+    session_of(wide("N")).plan(16)
+    assert tried == [8]
     monkeypatch.setattr("trnrt.planner.placing.passes.AT_ONCE", 16)
-    assert fewer_of(block(), 16) is None and fewer_of(block(), 18) is not None
+    session_of(wide("N")).plan(16)
+    assert tried == [8]
+    session = session_of(wide("N"))
+    session.with_options(replace(session.options, effort=1)).plan(16)
+    assert tried == [8, 8]
 
 
 def test_parts_of_a_batch() -> None:
@@ -147,19 +162,12 @@ def test_parts_of_a_batch() -> None:
 
 
 def fewer_of(model: onnx.ModelProto, batch: int) -> Material | None:
-    """The material for a part of a batch, as the planner is offered it."""
-    offered: list[Material | None] = []
-
-    def fit(material: Material) -> Fitted:
-        offered.append(material.fewer())
-        fitted = fitting._fit(material, None)
-        assert fitted is not None
-        return fitted
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trnrt.planner.searching.search.fit", fit)
-        session_of(model).plan(batch)
-    return offered[0]
+    """The material for a half of a batch, as the search is offered it."""
+    imported = import_model(model.SerializeToString())
+    shapes = default_shapes(imported, batch)
+    view = imported.bind(shapes, {})
+    fewer = fewer_rows(imported, shapes, {}, view)
+    return Planning(imported, view, PlanOptions(), batch, fewer).part_material(DEFAULT, most_fewer(batch))
 
 
 def test_rows_that_are_independent_are_parted() -> None:

@@ -50,7 +50,7 @@ MODELS = Path(__file__).parents[2] / "models"
 
 def off(patch: pytest.MonkeyPatch) -> None:
     """Let steps load their own weights."""
-    patch.setattr(fitting, "_SHARES", (0.0,))
+    patch.setattr(fitting, "SHARES", (0.0,))
 
 
 @pytest.mark.parametrize("target", ["trn1", "trn2"])
@@ -184,7 +184,7 @@ def test_less_is_brought_in_where_tiles_find_no_room(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(fitting, "trace_source", refuse)
     monkeypatch.setattr("trnrt.planner.placing.prefetching._LOOSE", 0.0)
-    for refused, on_chip in ((1, True), (len(fitting._SHARES), False)):
+    for refused, on_chip in ((1, True), (len(fitting.SHARES), False)):
         shares.clear()
         plan: Plan = planned(residual(), {"x": (1, 3, 10, 10)})
         moved = [step for step in plan.steps if "gaps between other tiles" in step.reason]

@@ -20,14 +20,12 @@ from trnrt.planner import Plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.options import EFFORTS
 from trnrt.planner.placing.placement import Placed
-from trnrt.planner.placing.sweeps import Sweep
 from trnrt.planner.plan import Layout
-from trnrt.planner.rendering.module import Material
 from trnrt.planner.saving.planfile import choices_of, parse_plan, plan_document
-from trnrt.planner.searching import fitting, search
+from trnrt.planner.searching import search, trials
 from trnrt.planner.searching.candidates import candidates
-from trnrt.planner.searching.fitting import Fitted
-from trnrt.planner.searching.search import BUDGET, Move
+from trnrt.planner.searching.search import Move
+from trnrt.planner.searching.trials import BUDGET, Timed, Trials
 from trnrt.planner.steps import Operand
 from trnrt.running.profiler import profile_plan
 
@@ -86,7 +84,9 @@ def test_something_is_gained_and_told() -> None:
     taken = [one for one in plan.weighed if one.taken]
     assert taken and plan.choices != DEFAULT
     assert all(one.whole and one.gain_us > 0 for one in taken)
-    gained = profile_plan(planned(0, target="trn1")).benchmark_us - profile_plan(plan).benchmark_us
+    before, after = (profile_plan(one).benchmark for one in (planned(0, target="trn1"), plan))
+    gained = (before.least_us + before.most_us - after.least_us - after.most_us) / 2  # of both ends
+    assert after.us < before.us
     assert sum(one.gain_us for one in taken) == pytest.approx(gained, abs=1e-3)
 
 
@@ -104,20 +104,20 @@ def test_what_was_found_can_be_asked_for() -> None:
 
 def test_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    trial = search._Search._trial
+    time = Trials.time
 
-    def counting(self: Any, choices: Choices) -> Any:
+    def counting(self: Trials, choices: Choices, of: int | None = None) -> Timed | None:
         before = self.left
-        result = trial(self, choices)
+        result = time(self, choices, of)
         counted.append(before - self.left)
         return result
 
-    monkeypatch.setattr(search._Search, "_trial", counting)
+    monkeypatch.setattr(Trials, "time", counting)
     planned(1)
     assert counted and sum(counted) <= BUDGET
     many = len(counted)
     counted.clear()
-    monkeypatch.setattr(search, "BUDGET", BUDGET // 16)
+    monkeypatch.setattr(trials, "BUDGET", BUDGET // 16)
     planned(1)
     assert len(counted) < many
 
@@ -154,21 +154,16 @@ def test_moves_replace_what_they_change() -> None:
     assert fused.no_fuse == {"n"} and fused.options == frozenset()
 
 
-def test_options_hold_in_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_hold_in_a_sweep() -> None:
     """One image of the batch would have its kernel rows stacked, by a kernel that has no such options."""
     graph = "(float[16,16,16,16] x) => (float[16,16,16,16] y) { [c] h = Conv<pads=[1,1,1,1]>(x, w)  [r] y = Relu(h) }"
     model = modelled(graph, {"w": drawn(16, 16, 3, 3) / 12})
-
-    def fit(material: Material) -> Fitted:
-        fitted = fitting._fit(material, Sweep(0, 1, 1))
-        assert fitted is not None
-        return fitted
-
-    monkeypatch.setattr("trnrt.planner.searching.search.fit", fit)
-    session = session_of(model, choices=Choices(options=frozenset({("c", "band_bytes", 8192)})), effort=0)
+    chosen = Choices(options=frozenset({("c", "band_bytes", 8192)}), sweeps=frozenset({("c", "c", 1)}))
+    session = session_of(model, choices=chosen, effort=0)
     feeds = {"x": drawn(16, 16, 16, 16)}
     np.testing.assert_allclose(session.run(None, feeds)[0], onnxruntimes(model, feeds)[0], rtol=1e-4, atol=1e-4)
-    assert session.last_run.plan is not None and "band_bytes=8192" in session.last_run.plan.source
+    plan = session.last_run.plan
+    assert plan is not None and "band_bytes=8192" in plan.source and "for first in range(0, 16, 1):" in plan.source
 
 
 def test_larger_loads_take_their_room() -> None:

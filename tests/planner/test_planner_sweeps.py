@@ -12,11 +12,12 @@ from planning import TOLERANCE, drawn, modelled, onnxruntimes
 import trnrt
 from trnrt.nki import Spec
 from trnrt.planner import Plan
+from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.placing.sweeps import Sweep, sweep_bounds, sweep_sizes
 from trnrt.planner.rendering.module import Material
 from trnrt.planner.rendering.stepwise import split_functions
 from trnrt.planner.saving.partitions import decode, encode
-from trnrt.planner.searching import fitting
+from trnrt.planner.searching import fitting, trials
 from trnrt.planner.searching.fitting import Fitted
 from trnrt.planner.searching.trial import trace_source
 from trnrt.running.profiler import profile_plan
@@ -46,21 +47,21 @@ def block(width: int = 20) -> onnx.ModelProto:
     )
 
 
-def swept(patch: pytest.MonkeyPatch, sweep: Sweep) -> None:
-    """Have each plan made with this sweep."""
-
-    def fit(material: Material) -> Fitted:
-        fitted = fitting._fit(material, sweep)
-        assert fitted is not None
-        return fitted
-
-    patch.setattr("trnrt.planner.searching.search.fit", fit)
+def named(*sweeps: Sweep) -> frozenset[tuple[str, str, int]]:
+    """Sweeps of ``block`` as ``Choices`` name them."""
+    steps = session_of().plan(4).steps
+    return frozenset((steps[one.first].name, steps[one.end - 1].name, one.images) for one in sweeps)
 
 
-def session_of(dtype: str = "float32", target: str = "trn2", width: int = 20) -> trnrt.InferenceSession:
+def session_of(dtype: str = "float32", target: str = "trn2", choices: Choices = DEFAULT) -> trnrt.InferenceSession:
     return trnrt.InferenceSession(
-        block(width).SerializeToString(), dtype=dtype, target=target, cache=False, buckets=(4,)
+        block().SerializeToString(), dtype=dtype, target=target, cache=False, buckets=(4,), choices=choices
     )
+
+
+def swept(*sweeps: Sweep, dtype: str = "float32", target: str = "trn2") -> trnrt.InferenceSession:
+    """A session of ``block`` whose plan has these sweeps."""
+    return session_of(dtype, target, Choices(sweeps=named(*sweeps)))
 
 
 SWEEPS = [
@@ -71,15 +72,32 @@ SWEEPS = [
 @pytest.mark.parametrize("target", ["trn1", "trn2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("sweep", SWEEPS, ids=str)
-def test_answers_are_right(sweep: Sweep, dtype: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_right(sweep: Sweep, dtype: str, target: str) -> None:
     """Any stretch of steps, any number of images, as onnxruntime answers."""
+    check_answers(swept(sweep, dtype=dtype, target=target), dtype, sweep)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "sweeps",
+    [(Sweep(0, 2, 1), Sweep(2, 4, 2)), (Sweep(0, 1, 2), Sweep(2, 5, 1)), (Sweep(0, 1, 1), Sweep(1, 3, 1))],
+    ids=str,
+)
+def test_several_sweeps_are_right(sweeps: tuple[Sweep, ...], dtype: str) -> None:
+    """Next to each other, or apart; what leaves one waits whole for the next."""
+    check_answers(swept(*sweeps, dtype=dtype), dtype, *sweeps)
+
+
+def check_answers(session: trnrt.InferenceSession, dtype: str, *sweeps: Sweep) -> None:
+    """Check a plan with these sweeps, and its answers."""
     feeds = {"x": drawn(4, 3, 12, 12)}
-    swept(monkeypatch, sweep)
-    session = session_of(dtype, target)
     outputs = session.run(None, feeds)
-    assert session.last_run.plan is not None
-    assert [step.images for step in session.last_run.plan.steps].count(sweep.images) == sweep.end - sweep.first
-    assert f"for first in range(0, 4, {sweep.images}):" in session.last_run.plan.source
+    plan = session.last_run.plan
+    assert plan is not None
+    for sweep in sweeps:
+        assert {step.images for step in plan.steps[sweep.first : sweep.end]} == {sweep.images}
+        assert f"for first in range(0, 4, {sweep.images}):" in plan.source
+    assert plan.source.count("for first in") == len(sweeps)
     for ours, theirs in zip(outputs, onnxruntimes(block(), feeds), strict=True):
         tolerance = min(TOLERANCE[dtype], 5e-2)
         np.testing.assert_allclose(
@@ -88,10 +106,9 @@ def test_answers_are_right(sweep: Sweep, dtype: str, target: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("sweep", [Sweep(0, 4, 1), Sweep(1, 3, 2)], ids=str)
-def test_each_step_of_a_sweep_is_validated(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_step_of_a_sweep_is_validated(sweep: Sweep) -> None:
     """A step alone takes as many images at a time as in its loop; a wrong weight in it is found."""
-    swept(monkeypatch, sweep)
-    session, feeds = session_of(), {"x": drawn(4, 3, 12, 12)}
+    session, feeds = swept(sweep), {"x": drawn(4, 3, 12, 12)}
     report = validate_layers(session, feeds)
     assert report.passed and len(report.layers) == len(session.plan(4).steps)
     plan = session.plan(4)
@@ -102,9 +119,8 @@ def test_each_step_of_a_sweep_is_validated(sweep: Sweep, monkeypatch: pytest.Mon
     assert not failed.passed and failed.first_failure is not None
 
 
-def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    swept(monkeypatch, Sweep(1, 4, 2))
-    session = session_of()
+def test_it_is_kept_and_profiled(tmp_path: Path) -> None:
+    session = swept(Sweep(1, 4, 2))
     partition = session.partition(4)
     again = decode(*encode(partition))
     assert [step.images for step in again.plans[0].steps] == [step.images for step in partition.plans[0].steps]
@@ -117,9 +133,8 @@ def test_it_is_kept_and_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [(step.name, step.time_us) for step in found] == [(step.name, step.time_us) for step in profile.steps]
 
 
-def test_what_only_the_sweep_touches_is_as_large_as_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    swept(monkeypatch, Sweep(1, 4, 2))
-    source = session_of().plan(4).source
+def test_what_only_the_sweep_touches_is_as_large_as_its_images() -> None:
+    source = swept(Sweep(1, 4, 2)).plan(4).source
     before, _, inside = source.partition("for first in range(0, 4, 2):")
     assert "nl.ndarray((20, 1, 4, 6, 6)" in before and "nl.ndarray((20, 1, 2, 6, 6)" in inside
 
@@ -157,7 +172,7 @@ def test_the_timing_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(model, 8)
     assert any(step.images for step in plan.steps)
     with monkeypatch.context() as patch:
-        patch.setattr(fitting, "MOST_TRACED", 0)
+        patch.setattr(trials, "BUDGET", 0)
         plain = plan_of(model, 8)
     assert not any(step.images for step in plain.steps)
     assert any("does not fit" in step.reason for step in plain.steps)
@@ -177,28 +192,38 @@ def test_sizes_divide_the_batch() -> None:
 
 
 def test_no_sweep_without_something_to_keep() -> None:
-    assert sweep_bounds([], []) is None
+    assert list(sweep_bounds([], [], 4)) == []
+
+
+def test_sweeps_that_can_t_be_are_ignored() -> None:
+    """Steps that there aren't, in the wrong order, twice, or with images that don't divide the batch."""
+    (first, last, _), names = next(iter(named(Sweep(0, 2, 2)))), [step.name for step in session_of().plan(4).steps]
+    kept = (first, last, 2)
+    for other in [("nobody", last, 2), (last, first, 2), (last, names[3], 2), (names[3], names[3], 3)]:
+        plan = session_of(choices=Choices(sweeps=frozenset({kept, other}))).plan(4)
+        assert [step.images for step in plan.steps].count(2) == 2 and plan.source.count("for first in") == 1
 
 
 def test_what_finds_no_room_is_paid_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model in which no sweep fits is traced as often as the budget allows, not once for each sweep."""
-    tried: list[Sweep] = []
-    fit = fitting._fit
+    tried: list[Material] = []
 
-    def refuse(material: Material, sweep: Sweep | None) -> Fitted | None:
-        if sweep is None:
-            return fit(material, None)
-        tried.append(sweep)
+    def refuse(material: Material) -> Fitted | None:
+        if not material.choices.sweeps:
+            return fitting.fit(material)
+        tried.append(material)
         return None
 
-    monkeypatch.setattr(fitting, "_fit", refuse)
+    monkeypatch.setattr(trials, "fit", refuse)
     plan = plan_of(wide(8), 8)
     assert len(tried) > 1 and not any(step.images for step in plan.steps)
     tried.clear()
-    monkeypatch.setattr(fitting, "MOST_TRACED", 1)
+    monkeypatch.setattr(trials, "BUDGET", 1)
     plan_of(wide(8), 8)
     assert tried == []
-    size = len(trace_source(plan.source, plan.entry, plan.inputs, specs_of(plan), plan.target).instructions)
-    monkeypatch.setattr(fitting, "MOST_TRACED", 2 * size)
+    size = trials.TRIAL + len(
+        trace_source(plan.source, plan.entry, plan.inputs, specs_of(plan), plan.target).instructions
+    )
+    monkeypatch.setattr(trials, "BUDGET", 3 * size)
     plan_of(wide(8), 8)
     assert len(tried) == 1  # the first costs more than what is left

@@ -10,8 +10,9 @@ import trnrt
 from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.planner.placing.placement import working_bytes
+from trnrt.planner.placing.sweeps import reduce_steps
 from trnrt.planner.rendering.module import Material
-from trnrt.planner.searching.fitting import Fitted, fit, refit
+from trnrt.planner.searching.fitting import Fitted, fit, trace
 
 FOLDER = Path(__file__).parents[2] / "data" / "architectures"
 MODELS = sorted(path for path in FOLDER.glob("*.onnx") if "torchscript" not in path.stem)
@@ -40,19 +41,21 @@ def test_no_kernel_takes_more_than_its_step_says(
     """What the planner counts on where it does not trace a module to see whether it fits."""
     seen: list[tuple[Material, Fitted]] = []
 
-    def seeing(material: Material) -> Fitted:
-        seen.append((material, fit(material)))
-        return seen[-1][1]
+    def seeing(material: Material) -> Fitted | None:
+        fitted = fit(material)
+        assert fitted is not None
+        seen.append((material, fitted))
+        return fitted
 
-    monkeypatch.setattr("trnrt.planner.searching.search.fit", seeing)
+    monkeypatch.setattr("trnrt.planner.searching.trials.fit", seeing)
     session = trnrt.InferenceSession(str(model), dtype=dtype, target=target, cache=False, effort=0)
     batch = session.model.batch if isinstance(session.model.batch, int) else batch
     session.plan(batch)
-    ((material, fitted),) = seen
+    material, fitted = seen[-1]
     placed, module = fitted.placed, fitted.module
-    traced = refit(material, placed.sweep)
-    assert traced is not None and traced.program is not None
-    steps = material.steps if placed.sweep is None else placed.sweep.parts(material.steps)
+    traced = trace(material, fitted)
+    assert traced.program is not None
+    steps = reduce_steps(material.steps, placed.sweeps)
     some = 0
     for step, lines, (loading, _) in zip(steps, module.lines, module.loading, strict=True):
         most = taken(traced.program, lines)

@@ -18,9 +18,9 @@ from trnrt.planner.lowering.merging import merge_steps
 from trnrt.planner.lowering.refusals import summarize_blockers
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.options import PlanOptions
-from trnrt.planner.placing import passes
-from trnrt.planner.placing.passes import Fewer, fewer_rows, most_fewer, same_crossing, same_steps
+from trnrt.planner.placing.passes import Fewer, fewer_rows, same_crossing, same_steps
 from trnrt.planner.placing.placement import Placed
+from trnrt.planner.placing.sweeps import sweep_at
 from trnrt.planner.plan import Array, DeviceTensor, KernelSize, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
 from trnrt.planner.rendering.module import KernelModule, Material
 from trnrt.planner.searching.fitting import Fitted, repeat_part, trace_module
@@ -89,7 +89,7 @@ class Planning:
 
     def search(self) -> Searched:
         """The choices for the model as one kernel, with its module."""
-        return search(self.material, self.batch, self.options.choices, self.options.effort)
+        return search(self, self.options.choices, self.options.effort)
 
     def _lower(self, no_fuse: frozenset[str], rows: int | None) -> Lowering:
         view = self.view
@@ -103,12 +103,7 @@ class Planning:
     def material(self, choices: Choices, rows: int | None) -> Material:
         """The material of a module for ``rows`` rows."""
         lowering = self._lowered(choices.no_fuse, rows)
-        material = _material(self.model, lowering, replace(self.options, choices=choices), rows)
-        return replace(material, fewer=lambda: self._fewer(choices, most_fewer(rows or 2)))
-
-    def _fewer(self, choices: Choices, rows: int) -> Material | None:
-        """``part_material`` for a batch that is large enough to try parts of it."""
-        return None if self.batch is None or self.batch <= passes.AT_ONCE else self.part_material(choices, rows)
+        return _material(self.model, lowering, replace(self.options, choices=choices), rows)
 
     def part_material(self, choices: Choices, rows: int) -> Material | None:
         """The material for a part of the batch, if the plan for it does the same with fewer rows."""
@@ -279,7 +274,7 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
             offered=tuple(step.tunable().items()),
             identifier=_identifier(step.output, module, swept=_is_swept(k, placed)),
             dtype=step.dtype or whole.dtype,
-            images=placed.sweep.images if placed.sweep is not None and _is_swept(k, placed) else images,
+            images=swept.images if (swept := sweep_at(placed.sweeps, k)) is not None else images,
         )
         for k, (all_of_it, step, call, lines, loading) in enumerate(
             zip(whole.steps, part.steps, module.calls, module.lines, module.loading, strict=True)
@@ -288,7 +283,7 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
 
 
 def _is_swept(step: int, placed: Placed) -> bool:
-    return placed.sweep is not None and step in placed.sweep
+    return sweep_at(placed.sweeps, step) is not None
 
 
 def _identifier(value: str, module: KernelModule, *, swept: bool) -> str:

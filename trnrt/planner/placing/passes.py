@@ -1,7 +1,7 @@
 """Passes: the kernel module loops over a batch, some rows at a time.
 
 A batch that doesn't fit SBUF can take longer than its halves in sequence: the extra loads and stores of a spill may
-cost more than the larger batch saves. The timing model decides (``fitting.py``). This module says when passes are
+cost more than the larger batch saves. The timing model decides (``searching``). This module says when passes are
 possible: no row depends on another, and the graph for fewer rows equals that for the batch.
 """
 

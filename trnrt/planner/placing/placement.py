@@ -5,7 +5,7 @@ Every kernel can read and write HBM, so a tensor that doesn't fit SBUF can alway
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -13,7 +13,7 @@ from trnrt.nki.machine.targets import Target
 from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.weights import PARTITIONS, blocks_of
 from trnrt.planner.placing.prefetching import Rooms
-from trnrt.planner.placing.sweeps import Sweep
+from trnrt.planner.placing.sweeps import Sweep, inner_values, reduce_steps, sweep_at
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import Step
 
@@ -22,16 +22,16 @@ from trnrt.planner.steps import Step
 class Placed:
     """The layout and the stored shape of every tensor, and the reason for its place.
 
-    ``within`` are the values that only the ``sweep`` touches: some of their images are stored at a time. ``spilled``
-    are those in HBM for lack of room.
+    ``within`` are the values that only one of the ``sweeps`` touches, each with the sweep: some of their images are
+    stored at a time. ``spilled`` are those in HBM for lack of room.
     """
 
     shapes: dict[str, tuple[int, ...]]
     layouts: dict[str, Layout]
     reasons: dict[str, str]
     inputs: frozenset[str] = frozenset()
-    sweep: Sweep | None = None
-    within: frozenset[str] = frozenset()
+    sweeps: Sequence[Sweep] = ()
+    within: Mapping[str, Sweep] = field(default_factory=dict)
     spilled: list[str] = field(default_factory=list)
 
     def layout(self, value: str) -> Layout:
@@ -45,7 +45,7 @@ class Placed:
     def held_shape(self, value: str) -> tuple[int, ...]:
         """The shape of the part of ``value`` that is stored at a time."""
         shape = self.shapes[value]
-        return (self.sweep.images, *shape[1:]) if self.sweep is not None and value in self.within else shape
+        return (self.within[value].images, *shape[1:]) if value in self.within else shape
 
     def largest_in_sbuf(self) -> str | None:
         """The tensor that takes most of SBUF, if there is one."""
@@ -73,18 +73,17 @@ def place(
     target: Target,
     itemsize: int,
     in_hbm: Mapping[str, str],
-    sweep: Sweep | None = None,
+    sweeps: Sequence[Sweep] = (),
 ) -> Placed:
     """Decide the layout of each tensor.
 
     ``inputs`` are the graph inputs with their shapes, ``outputs`` the values that leave the device: both live in HBM,
-    as do the values ``in_hbm``, each with its reason. The steps of the ``sweep`` take some images at a time.
+    as do the values ``in_hbm``, each with its reason. The steps of ``sweeps`` take some images at a time.
     """
     shapes = dict(inputs) | {step.output: step.shape for step in steps}
     placed = Placed(shapes, dict.fromkeys(inputs, Layout.HBM), dict.fromkeys(inputs, "an input of the model"))
     placed.inputs = frozenset(inputs)
-    placed.sweep = sweep
-    placed.within = sweep.inner_values(steps, frozenset(outputs)) if sweep is not None else frozenset()
+    placed.sweeps, placed.within = sweeps, inner_values(steps, sweeps, frozenset(outputs))
     for step in steps:
         if step.output in in_hbm and step.output not in outputs:
             placed.to_hbm(step.output, in_hbm[step.output])
@@ -113,14 +112,14 @@ def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
 def rooms_of(steps: list[Step], placed: Placed, target: Target, itemsize: int) -> Rooms:
     """The free room of SBUF at each step, beside the resident tensors and the kernel's tiles."""
     alive = [sum(sizes.values()) for sizes in _live_tensors(steps, placed, itemsize)]
-    usable, sweep = target.sbuf_usable_bytes, placed.sweep
-    parts = steps if sweep is None else sweep.parts(steps)
+    usable, parts = target.sbuf_usable_bytes, reduce_steps(steps, placed.sweeps)
     held, own = (
         [usable - taken - working_bytes(step, placed, held=has) for step, taken in zip(parts, alive, strict=True)]
         for has in (True, False)
     )
     opening = {k for k, step in enumerate(steps) if any(s.value in placed.inputs for s in step.sources)}
-    return Rooms(held, own, frozenset(opening), usable, loop=(sweep.first, sweep.end) if sweep else (0, 0))
+    loops = tuple((sweep.first, sweep.end) for sweep in placed.sweeps)
+    return Rooms(held, own, frozenset(opening), usable, loops=loops)
 
 
 def _choose(step: Step, steps: list[Step], outputs: set[str], placed: Placed) -> None:
@@ -164,11 +163,11 @@ def _live_tensors(steps: list[Step], placed: Placed, itemsize: int) -> list[dict
         for value in [step.output, *(source.value for source in step.sources)]:
             if placed.layout(value) is not Layout.HBM:
                 spans[value] = (spans.get(value, (index, index))[0], index)
-    sweep = placed.sweep
     for value, (first, last) in spans.items():
-        if sweep is not None and value not in placed.within:
+        if value not in placed.within:
             # A value that crosses a sweep's border lives from the sweep's first images to its last.
-            spans[value] = (sweep.first if first in sweep else first, sweep.end - 1 if last in sweep else last)
+            begins, ends = sweep_at(placed.sweeps, first), sweep_at(placed.sweeps, last)
+            spans[value] = (begins.first if begins else first, ends.end - 1 if ends else last)
     alive: list[dict[str, int]] = [{} for _ in steps]
     for value, (first, last) in spans.items():
         size = _partition_bytes(value, placed, itemsize)

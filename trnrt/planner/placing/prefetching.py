@@ -85,8 +85,8 @@ class Rooms:
     """Free bytes per partition for weights at each step: with the step's weights prefetched, and with the step loading
     them.
 
-    ``opening`` are the steps that load inputs of the model, ``loop`` the first step and the end of the loop, if any: no
-    transfer starts inside it.
+    ``opening`` are the steps that load inputs of the model, ``loops`` the first step and the end of each loop: no
+    transfer starts inside one.
     """
 
     held: Sequence[int]
@@ -94,7 +94,7 @@ class Rooms:
     opening: frozenset[int] = frozenset()
     usable: int = 0
     share: float = 1.0
-    loop: tuple[int, int] = (0, 0)
+    loops: Sequence[tuple[int, int]] = ()
 
     @property
     def left_alone(self) -> int:
@@ -102,9 +102,13 @@ class Rooms:
         return int(self.usable * (1 - self.share))
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """The steps from ``first`` to ``last``; the whole loop if either is inside it."""
-        start, end = self.loop
-        return start if start <= first < end else first, end - 1 if start <= last < end else last
+        """The steps from ``first`` to ``last``; a whole loop if either is inside it."""
+        begins, ends = self.loop_of(first), self.loop_of(last)
+        return begins[0] if begins else first, ends[1] - 1 if ends else last
+
+    def loop_of(self, step: int) -> tuple[int, int] | None:
+        """The loop that a step is in."""
+        return next((loop for loop in self.loops if loop[0] <= step < loop[1]), None)
 
     def with_share(self, share: float) -> Rooms:
         """The rooms scaled by a share of SBUF; the rest is left for the changing gaps between tiles."""
@@ -174,14 +178,15 @@ def _add_first_weights(opening: Transfer, calls: Sequence[Call], held: Sequence[
 
 def _held_weights(calls: Sequence[Call], free: Sequence[int], rooms: Rooms, itemsize: int) -> list[list[str]]:
     """The weights of each step that fit while it runs. Weights of a loop are resident together."""
-    start, end = rooms.loop
-    left = min(free[start:end], default=0)
+    left = {loop: min(free[slice(*loop)]) for loop in rooms.loops}
     held: list[list[str]] = []
     for step, call in enumerate(calls):
+        loop = rooms.loop_of(step)
         keys = [key for key in call.held if key in call.weights]
         size = sum(_bytes(call.weights[key], itemsize) for key in keys)
-        held.append(keys if size <= (left if start <= step < end else free[step]) else [])
-        left -= size if held[-1] and start <= step < end else 0
+        held.append(keys if size <= (free[step] if loop is None else left[loop]) else [])
+        if held[-1] and loop is not None:
+            left[loop] -= size
     return held
 
 
@@ -223,8 +228,9 @@ def _bring_early(transfers: Sequence[Transfer], free: Sequence[int], rooms: Room
         start, last = rooms.span(transfer.first, transfer.last)
         while start > earliest and start - 1 not in rooms.opening and used[start - 1] + size <= free[start - 1]:
             start -= 1
-        if rooms.loop[0] < start < rooms.loop[1]:
-            start = rooms.loop[1]
+        loop = rooms.loop_of(start)
+        if loop is not None and start > loop[0]:
+            start = loop[1]
         transfer.before = earliest = start
         for step in range(start, last + 1):
             used[step] += size

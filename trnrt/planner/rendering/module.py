@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
@@ -14,6 +13,7 @@ from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.naming import Names, printable
 from trnrt.planner.placing.placement import Placed, tile_shape
 from trnrt.planner.placing.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Transfer, plan_prefetch, rows_of
+from trnrt.planner.placing.sweeps import Sweep, reduce_steps, sweep_at
 from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
 from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
@@ -146,30 +146,31 @@ class _Writer:
         self.body.append(f"{self.outer}{tile} = prefetch({name}, {piece})")
 
     def sweep(self, steps: list[Step], number: int) -> None:
-        """Begin the loop of a sweep before its first step, and end it before the step that follows."""
-        sweep = self.placed.sweep
-        if sweep is not None and number == sweep.first:
-            swept = steps[sweep.first : sweep.end]
-            for step in swept:
-                if step.output not in self.placed.within and step.output not in self.rows:
-                    self.body += ["", self._allocation(step)]
-            images = self.placed.shape(swept[0].output)[0]
-            self.body += ["", f"{self.outer}for first in range(0, {images}, {sweep.images}):"]
-            self.indent = self.outer + "    "
-            made = {step.output for step in swept}
-            for value in dict.fromkeys(source.value for step in swept for source in step.sources):
-                if value not in made:
-                    self.body.append(self._view(value))
-        elif sweep is not None and number == sweep.end:
+        """End the loop of a sweep after its last step, and begin one before its first."""
+        sweep = sweep_at(self.placed.sweeps, number)
+        if sweep is None or number == sweep.first:
             self.indent = self.outer
+        if sweep is not None and number == sweep.first:
+            self._begin_sweep(sweep, steps[sweep.first : sweep.end])
 
-    def _view(self, value: str) -> str:
+    def _begin_sweep(self, sweep: Sweep, swept: list[Step]) -> None:
+        for step in swept:
+            if step.output not in self.placed.within and step.output not in self.rows:
+                self.body += ["", self._allocation(step)]
+        images = self.placed.shape(swept[0].output)[0]
+        self.body += ["", f"{self.outer}for first in range(0, {images}, {sweep.images}):"]
+        self.indent = self.outer + "    "
+        made = {step.output for step in swept}
+        for value in dict.fromkeys(source.value for step in swept for source in step.sources):
+            if value not in made:
+                self.body.append(self._view(value, sweep))
+
+    def _view(self, value: str, sweep: Sweep) -> str:
         """Name the images of a tensor that a sweep is at."""
-        assert self.placed.sweep is not None
         whole, view = self.identifier(value), self.names.identifier(value, "part")
         self.views[value] = view
         before = "" if self.placed.layout(value) is Layout.HBM else ":, :, "
-        return f"{self.indent}{view} = {whole}[{before}first : first + {self.placed.sweep.images}]"
+        return f"{self.indent}{view} = {whole}[{before}first : first + {sweep.images}]"
 
     def step(self, number: int, step: Step, call: Call) -> None:
         """A comment, the result's memory, and the call."""
@@ -177,8 +178,9 @@ class _Writer:
         shapes = ", ".join(str(source.shape) for source in step.sources)
         where = _where(self.placed.layout(step.output))
         self.body += ["", f"{self.indent}# {title}   {shapes} -> {step.shape}, {where}"]
-        if self._in_sweep and step.output not in self.placed.within:
-            self.body.append(self._view(step.output))
+        sweep = sweep_at(self.placed.sweeps, number)
+        if sweep is not None and step.output not in self.placed.within:
+            self.body.append(self._view(step.output, sweep))
         elif step.output not in self.rows:
             self.body.append(self._allocation(step))
         first = len(self.body)
@@ -307,8 +309,6 @@ class Material:
 
     ``constants`` are tensors of the model that steps read like computed ones; they are passed as weights. ``heading``
     are lines for the docstring; rendering escapes names.
-
-    ``fewer`` gives the same for the largest number of rows per pass, None if passes aren't possible.
     """
 
     name: str
@@ -321,7 +321,6 @@ class Material:
     heading: list[str]
     batch: int | None
     choices: Choices
-    fewer: Callable[[], Material | None] = lambda: None
 
     def tune(self) -> None:
         """Give the steps' kernels the options that were chosen."""
@@ -351,8 +350,7 @@ class Draft:
 
     def __post_init__(self) -> None:
         """Prepare the weights, once for all renderings."""
-        sweep, steps = self.placed.sweep, self.material.steps
-        self.parts = steps if sweep is None else sweep.parts(steps)
+        self.parts = reduce_steps(self.material.steps, self.placed.sweeps)
         self.calls = [_call(step, self.placed, self.material.choices) for step in self.parts]
 
 

@@ -24,8 +24,9 @@ from trnrt.planner.placing.passes import Fewer
 from trnrt.planner.placing.sweeps import sweep_sizes
 from trnrt.planner.plan import DeviceTensor, KernelSize, NodeReport, Plan, PlanOutput, StepReport
 from trnrt.planner.rendering.module import Material
-from trnrt.planner.searching.fitting import MOST_TRACED, fit, loop_part, trace_module
-from trnrt.planner.searching.search import Searched, fit_first
+from trnrt.planner.searching.fitting import Fitted, loop_part, trace_module
+from trnrt.planner.searching.search import Searched, search
+from trnrt.planner.searching.trials import BUDGET
 from trnrt.planner.sizing.counting import count_steps, measure_size
 from trnrt.planner.sizing.dividing import Traffic, crossing_tensors, divide, made_tensor, tensor_bytes
 from trnrt.text import count_text, quote
@@ -80,7 +81,7 @@ class _Budgeting:
         """The fastest of the ways that meet the budget; if none does, the one with the smallest kernels."""
         looped = self._loop()
         found = [looped] if looped is not None else []
-        if looped is None or self._plan.size.unrolled <= MOST_TRACED:  # else cutting takes too long to try
+        if looped is None or self._plan.size.unrolled <= BUDGET:  # else cutting takes too long to try
             cut = self._cut(self._whole, 1)
             found += [cut] if _largest(cut).compiled <= self._budget else []
         if found:
@@ -129,9 +130,7 @@ class _Budgeting:
 
     def _kernel(self, whole: Material, part: Material) -> PlannedKernel:
         """The kernel of these steps: in a loop, if ``part`` has fewer rows than ``whole``."""
-        part = replace(part, fewer=lambda: None)
-        fitted = fit_first(lambda choices, _: replace(part, choices=choices), part.batch, self._choices)
-        part.tune()
+        part, fitted = _fit_piece(part)
         if part.batch != whole.batch:
             fitted = loop_part(part, fitted, (whole.batch or 1) // (part.batch or 1), whole.heading)
         program = fitted.program or trace_module(part, fitted.module)
@@ -140,8 +139,7 @@ class _Budgeting:
 
     def _cut(self, part: Material, trips: int) -> list[PlannedKernel]:
         """Kernels of at most the budget, if no single step exceeds it; each loops ``trips`` times."""
-        fitted = fit(replace(part, fewer=lambda: None))
-        part.tune()
+        part, fitted = _fit_piece(part)
         counts = count_steps(fitted.program or trace_module(part, fitted.module), fitted.module.lines)
         costs = Traffic(self._whole, get_target(part.target)).costs
         capacity = self._budget * _MARGIN
@@ -263,5 +261,29 @@ def _piece(material: Material, first: int, end: int, name: str, title: str) -> M
             f"Inputs: {shapes or 'none'}.",
             *material.heading[2:],
         ],
-        fewer=lambda: None,
     )
+
+
+@dataclass
+class _Piece:
+    """Some steps of a plan as the ``Source`` of a search; their rows are not divided into passes."""
+
+    whole: Material
+
+    @property
+    def batch(self) -> int | None:
+        return self.whole.batch
+
+    def material(self, choices: Choices, rows: int | None) -> Material:
+        return replace(self.whole, choices=choices)
+
+    def part_material(self, choices: Choices, rows: int) -> Material | None:
+        return None
+
+
+def _fit_piece(piece: Material) -> tuple[Material, Fitted]:
+    """The module of some steps, with their choices; their batch is divided anew."""
+    found = search(_Piece(piece), replace(piece.choices, sweeps=frozenset(), rows=None), 0)
+    piece = replace(piece, choices=found.choices)
+    piece.tune()
+    return piece, found.fitted
