@@ -52,6 +52,13 @@ from trnrt.kernels.conv.packing import (
     products_of,
     spread,
 )
+from trnrt.kernels.conv.row_groups import (
+    RowGroups,
+    convolve_row_groups,
+    group_area,
+    group_method,
+    load_row_groups,
+)
 from trnrt.kernels.conv.strip_plans import strips_of
 from trnrt.kernels.conv.strips import convolve_strips
 from trnrt.kernels.warm_up import warm_up
@@ -83,6 +90,7 @@ def conv2d(
     added: Any = None,
     band_bytes: int = 0,
     way: str = "best",
+    row_groups: Pair = (1, 1),
 ) -> None:
     """dst = pool(act(conv(src, w) + bias + added)).
 
@@ -101,6 +109,9 @@ def conv2d(
     band_bytes: bytes per partition of the convolution's results in work at once; 0 means POOL_BYTES
     way: "taps" one by one, "packed" on the partitions, "strips" of an image at once if possible; "best" chooses by
         estimates
+    row_groups: rows of the image, and of the result, that share the partitions (row_groups.py). Unless it is (1, 1), w
+        is (P, B, T, O) of the convolution of slots, prepared for these numbers, O is at most 128 or whole blocks, and
+        ``way`` is ignored
     limits: the input of one result fits BAND_BYTES over all channel blocks, its convolution band_bytes (see conv_fits);
         no pooling window starts beyond the last row or column; ``groups`` divides C and O; where dst or src are in SBUF
         the groups computed together are all, or fill whole blocks of 128 channels and outputs; NaN and infinity reach
@@ -112,6 +123,9 @@ def conv2d(
     pooling = Pooling(pool_op, pool, pool_stride, pool_pads, pool_dilation)
     shape = ConvShape(channels, size, kernel, stride, pads, dilation)
     layer = Layer(shape, act, pooling, False, WEIGHT_BYTES, band_bytes, way)
+    if row_groups != (1, 1):
+        _convolve_row_groups(dst, src, w, bias, layer, row_groups, added)
+        return
     if groups > 1:
         assert added is None, "conv2d: with groups nothing can be added"
         _convolve_groups(dst, src, w, bias, layer, groups)
@@ -146,6 +160,47 @@ def _convolve_groups(
         some = ConvShape(c1 - c0, shape.size, shape.kernel, shape.stride, shape.pads, shape.dilation)
         part = Layer(some, layer.act, layer.pooling, False, WEIGHT_BYTES, layer.band_bytes, layer.way)
         convolve(to, seen, weights, column, part)
+
+
+def _convolve_row_groups(
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    w: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    layer: Layer,
+    row_groups: Pair,
+    added: Any,
+) -> None:
+    """conv2d with rows of the image and of the result in groups."""
+    outputs = bias.shape[0] * bias.shape[1]
+    groups = RowGroups(layer.shape, outputs, row_groups[0], row_groups[1])
+    how = group_method(src, layer, groups)
+    w_sb, bias_sb = load(w) if is_hbm_tensor(w) else w, load_bias(bias, False)
+    bands, largest = _plan_bands(dst, layer, how.pack, groups.made)
+    slots = 0
+    areas = []
+    for place in bands:
+        area = group_area(_area(place, layer.shape, layer.pooling), groups)
+        slots = max(slots, (area[0][1] - area[0][0] - 1) * groups.step() + groups.slots())
+        areas.append(area)
+    most = (largest[0], slots, src.shape[-1])
+    loaded = [load_row_groups(src, bands[0].images, areas[0], how, most, 0)]
+    for number in range(len(bands)):
+        place = bands[number]
+        if number + 1 < len(bands):
+            # Before the products, as the engines that copy also evacuate PSUM.
+            after = bands[number + 1].images
+            loaded.append(load_row_groups(src, after, areas[number + 1], how, most, number + 1))
+        x_sb, seen = loaded[number]
+        for b0 in range(0, outputs, nl.tile_size.pmax):
+            b1, block = min(outputs, b0 + nl.tile_size.pmax), b0 // nl.tile_size.pmax
+            weights = Weights(w_sb, (b0, b1), how, seen)
+            column = bias_sb[0 : b1 - b0, block : block + 1]
+            y_sb = _band_tile(dst, block, b1 - b0, place, largest)
+            added_sb = _added_tile(added, block, b1 - b0, place, largest)
+            _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, place, largest)
+            if is_hbm_tensor(dst):
+                store_results(dst, y_sb, block, place)
 
 
 def convolve(
@@ -221,7 +276,7 @@ def _convolve_bands(
     layer, pack, lead = how.layer, how.pack, how.lead
     shape, pooling, natural = layer.shape, layer.pooling, layer.natural
     held = not is_hbm_tensor(w_sb)
-    bands, largest = _plan_bands(dst, layer, pack)
+    bands, largest = _plan_bands(dst, layer, pack, 1)
     most = _band_size(largest, src, how)
     rows = []
     # Start loading all weights before the first product, if they fit.
@@ -256,15 +311,20 @@ def _convolve_bands(
                 store_results(dst, y_sb, block, place)
 
 
-def _plan_bands(dst: nl.NkiTensor, layer: Layer, pack: Packing) -> tuple[list[Rectangle], Steps]:
+def _plan_bands(dst: nl.NkiTensor, layer: Layer, pack: Packing, together: int) -> tuple[list[Rectangle], Steps]:
     """The results of each band, and (images, rows, columns) of the largest; the first band is small, but fills a PSUM
-    bank, so that the first product starts early."""
+    bank, so that the first product starts early. Bands have whole groups of rows that are computed ``together``, if
+    they have that many."""
     images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
     n_step, r_step, c_step = band_steps(images, height, width, layer.shape, layer.pooling, pack, layer.band_bytes)
     bank = nl.tile_size.psum_bank_fmax
     row = c_step * layer.pooling.stride[0] * layer.pooling.stride[1]  # about the convolution results of a row
     n_first = min(n_step, ceil_div(bank, r_step * row))
     r_first = min(r_step, max(ceil_div(r_step, 4), ceil_div(bank, row))) if n_first == 1 else r_step
+    if together > 1:
+        # The groups of the first band fill a bank.
+        r_first = min(r_step, ceil_div(bank, row) * together)
+        r_first, r_step = _whole_groups(r_first, together), _whole_groups(r_step, together)
     bands = []
     n0 = 0
     while n0 < images:
@@ -277,6 +337,11 @@ def _plan_bands(dst: nl.NkiTensor, layer: Layer, pack: Packing) -> tuple[list[Re
             r0 = r1
         n0 = n1
     return bands, (n_step, r_step, c_step)
+
+
+def _whole_groups(rows: int, together: int) -> int:
+    """The most whole groups among ``rows``; all rows if there is none."""
+    return rows // together * together if rows > together else rows
 
 
 def _band_size(results: Steps, src: nl.NkiTensor, how: Method) -> Steps:
@@ -341,11 +406,12 @@ def _convolve_and_pool(
     pooling = layer.pooling
     op, stride, pads = pooling.op, pooling.stride, pooling.pads
     if pooling.is_none():
-        _convolve_band(y_sb, x_sb, weights, bias_column, added_sb)
+        _convolve_band(y_sb, x_sb, weights, bias_column, added_sb, (place.rows, place.columns))
         return
     outputs, images, rows, cols = y_sb.shape
     need_rows, need_cols = pooling.extent(rows, cols)
-    (row0, row1), (col0, col1) = _area(place, layer.shape, pooling)
+    area = _area(place, layer.shape, pooling)
+    (row0, row1), (col0, col1) = area
     top, left = row0 - (place.rows[0] * stride[0] - pads[0]), col0 - (place.columns[0] * stride[1] - pads[1])
     dtype = y_sb.dtype if op == "max" else nl.float32
     most_rows, most_cols = pooling.extent(most[1], most[2])
@@ -354,14 +420,18 @@ def _convolve_and_pool(
     if row1 - row0 < need_rows or col1 - col0 < need_cols:
         nisa.memset(dst=conv_sb, value=pool_fill(op))
     inner_sb = conv_sb[:, :, top : top + row1 - row0, left : left + col1 - col0]
-    _convolve_band(inner_sb, x_sb, weights, bias_column, None)
+    _convolve_band(inner_sb, x_sb, weights, bias_column, None, area)
     pool_windows(y_sb, conv_sb, pooling)
 
 
 def _convolve_band(
-    y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, bias_column: nl.NkiTensor, added_sb: Any
+    y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, bias_column: nl.NkiTensor, added_sb: Any, area: Area
 ) -> None:
-    """y_sb (o, n, rows, columns) = act(conv(x_sb) + bias + added_sb), one PSUM bank after the other."""
+    """y_sb (o, n, rows, columns) = act(conv(x_sb) + bias + added_sb) for results ``area``, one PSUM bank after the
+    other."""
+    if weights.how.groups is not None:
+        convolve_row_groups(y_sb, x_sb, weights, bias_column, added_sb, area)
+        return
     layer = weights.how.layer
     shape, act = layer.shape, layer.act
     outputs, images, rows, cols = y_sb.shape

@@ -61,12 +61,14 @@ class Method(nl.NKIObject):
 
     turn: natural weights are transposed on chip
     pack: the taps on the partitions; ``lead``: the tap that comes first (see leading_tap)
+    groups: the rows that share the partitions (row_groups.RowGroups), or None
     """
 
     layer: Layer
     turn: bool
     pack: Packing
     lead: Pair
+    groups: Any = None
 
 
 @dataclass
@@ -183,8 +185,13 @@ def evacuate(
 def vector_helps(products: int, act: str) -> bool:
     """True if the vector engine should take every other bank. False on trn1, where it shares PSUM with the scalar
     engine, and if one engine is fast enough."""
+    return products <= FEW_PRODUCTS and may_alternate(act)
+
+
+def may_alternate(act: str) -> bool:
+    """True if the vector engine can evacuate PSUM with this activation, beside the scalar engine."""
     helps = act == "none" or act == "relu" or act == "relu6"
-    return helps and products <= FEW_PRODUCTS and nisa.get_nc_version() >= nisa.nc_version.gen3
+    return helps and nisa.get_nc_version() >= nisa.nc_version.gen3
 
 
 def stretches(images: int, rows: int, cols: int) -> tuple[int, int, int]:

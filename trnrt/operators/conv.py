@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.values import input_at
-from trnrt.kernels.conv import conv_room, conv_transpose, grouping, packing, stacking
+from trnrt.kernels.conv import conv_room, conv_transpose, grouping, packing, row_groups, stacking
 from trnrt.kernels.conv.convolving import Pooling
 from trnrt.kernels.conv.packing import ConvShape
+from trnrt.kernels.conv.row_groups import RowGroups
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.arranging import arrange_parameter, parameter_name
@@ -183,7 +184,7 @@ class ConvStep(ImagesStep):
         """Weights of few channels stay in HBM if packing taps saves time: the kernel arranges them itself."""
         if isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
             return ()
-        if self._is_stacked():
+        if self._is_stacked() or self._row_groups is not None:
             return ("w", "b")
         way = self.tuned.get("way", "best")
         packs = self._packs if way == "best" else way != "taps"
@@ -201,6 +202,19 @@ class ConvStep(ImagesStep):
             return False
         images, outputs = self.shape[:2]
         return stacking.is_worth_stacking(self._shape(self.channels), images, self._image, outputs, self.itemsize)
+
+    @property
+    def _row_groups(self) -> RowGroups | None:
+        """The rows of the image and of the result that share the partitions, if that saves enough products."""
+        outputs = self.shape[1]
+        whole = outputs <= weights.PARTITIONS or outputs % weights.PARTITIONS == 0
+        if isinstance(self.weight, Operand) or self.groups > 1 or len(self.shape) != 4 or not whole:
+            return None
+        if self.tuned.get("way", "best") != "best" or self._is_stacked():
+            return None
+        shape = self._shape(self.channels)
+        found = row_groups.choose_row_groups(shape, self.shape[0], self._image, outputs, self.itemsize)
+        return cast("RowGroups | None", found)
 
     @property
     def _image(self) -> tuple[int, int]:
@@ -221,6 +235,10 @@ class ConvStep(ImagesStep):
         step = self._shape(self._layer.channels_at_once)
         weight = 0 if held and not packs else conv_room.conv_weight_bytes(step, outputs)
         source = conv_room.source_bytes(self._shape(self.channels), images, self._image, on_chip, packs)
+        groups = self._row_groups
+        if groups is not None:
+            source = row_groups.group_bytes(groups, images, self._image[1])
+            weight = 0 if held else groups.weight_elements() * 4
         result = conv_room.result_bytes(self._shape(self.channels), images, in_place, added, band_bytes)
         stack = stacking.stack_bytes(images, self._image, self.size[0]) if self._is_stacked() else 0
         return min(WORKING_BYTES, weight + source + result + stack)
@@ -245,7 +263,12 @@ class ConvStep(ImagesStep):
             assert not isinstance(self.weight, Operand)
             call = self._kernel_call("conv.stacking", "conv2d_stacked", given)
             return replace(call, weights={"w": weights.stacked_weight(self.weight, window.kernel)})
-        return self._kernel_call("conv.conv2d", "conv2d", given)
+        groups = self._row_groups
+        if groups is None:
+            return self._kernel_call("conv.conv2d", "conv2d", given)
+        assert not isinstance(self.weight, Operand)
+        call = self._kernel_call("conv.conv2d", "conv2d", given | {"row_groups": (groups.seen, groups.made)})
+        return replace(call, weights={"w": weights.row_group_weight(self.weight, groups)})
 
 
 @dataclass(kw_only=True)

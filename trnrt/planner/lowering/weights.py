@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.kernels.conv.row_groups import RowGroups
 from trnrt.kernels.conv.stacking import APART
 from trnrt.kernels.linear import OUTPUTS
 from trnrt.nki import nl
@@ -84,6 +85,23 @@ def stacked_weight(weight: Array, kernel: tuple[int, int]) -> Array:
         taps = weight[:, :, row * kernel[1] : (row + 1) * kernel[1]]
         stacked[APART * row : APART * row + channels] = taps
     return stacked
+
+
+def row_group_weight(weight: Array, groups: RowGroups) -> Array:
+    """A weight of ``conv_weight``, one group of channels -> (P, B, T, O) of the convolution of slots (row_groups.py).
+
+    Row j of a group of results sees the kernel's row u in row ``j * stride + u * dilation`` of its slots.
+    """
+    shape, apart, outputs = groups.shape, groups.outputs_apart(), weight.shape[-1]
+    taps = weight.reshape(*weight.shape[:2], *shape.kernel, outputs)
+    parts = weight.shape[0] if groups.seen == 1 else PARTITIONS
+    whole = np.zeros((parts, weight.shape[1], groups.slots(), shape.kernel[1], groups.made * apart), weight.dtype)
+    for j in range(groups.made):
+        for u in range(shape.kernel[0]):
+            slot, row = divmod(j * shape.stride[0] + u * shape.dilation[0], groups.seen)
+            first = row * groups.channels_apart()
+            whole[first : first + weight.shape[0], :, slot, :, j * apart : j * apart + outputs] = taps[:, :, u]
+    return whole.reshape(parts, weight.shape[1], -1, groups.made * apart)
 
 
 def columns(bias: Array, each: int = 0) -> Array:
