@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from simulating import Array, Tensor, close, drawn, give, load, rounded, run, same, tile
 
 from trnrt.nki import nisa, nl
@@ -37,6 +39,32 @@ def test_tensor_reduce(op: str, axis: tuple[int, ...], negate: bool) -> None:
     expected = reduced(op, a, 4 - len(axis)) * (-1 if negate else 1)
     got = run(body, a)
     np.testing.assert_allclose(got.reshape(expected.shape), expected, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    op=st.sampled_from(sorted(REDUCTIONS)),
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 9),
+    window=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    stride=st.integers(1, 3),
+    negate=st.booleans(),
+)
+def test_reductions_of_windows_that_overlap(
+    op: str, rows: int, columns: int, window: tuple[int, int], stride: int, negate: bool
+) -> None:
+    height, width = (stride * (count - 1) + size for count, size in zip((rows, columns), window, strict=True))
+
+    def body(a: Tensor) -> Tensor:
+        pattern = [[height * width, 5], [stride * width, rows], [stride, columns], [width, window[0]], [1, window[1]]]
+        x = load(a)
+        nisa.tensor_reduce(x[:, 0:rows, 0:columns], getattr(nl, op), x.ap(pattern=pattern), (3, 4), negate)
+        return give(x[:, 0:rows, 0:columns])
+
+    a = drawn(5, height, width)
+    windows = np.lib.stride_tricks.sliding_window_view(a, window, axis=(1, 2))[:, ::stride, ::stride]
+    expected = reduced(op, windows, 3) * (-1 if negate else 1)
+    np.testing.assert_allclose(run(body, a), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("dtype", "to"), [("bfloat16", "bfloat16"), ("int8", "float32"), ("float32", "int16")])

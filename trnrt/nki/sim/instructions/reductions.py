@@ -77,12 +77,42 @@ def _store_reduction(
 
 def _tensor_reduce(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``dst = op.reduce(data, axis)``; times -1 with ``negate``."""
+    if _has_small_windows(instruction):
+        return _reduce_windows(instruction, arrays)
     data, reduce = instruction["data"], reduction(instruction["op"])
     kept = data.shape[: data.ndim - len(instruction["axis"])]
     take = in_shape(arrays(data), (*kept, -1))
     if instruction["negate"]:
         return _store_reduction(instruction, arrays, take, lambda values: -reduce(values))
     return _store_reduction(instruction, arrays, take, reduce)
+
+
+def _has_small_windows(instruction: Instruction) -> bool:
+    """True for a reduction of floats, as pooling's, with no fewer results a partition than elements in each window.
+
+    numpy reduces such windows slowly: it copies each, then begins a loop for each.
+    """
+    data, op, left = instruction["data"], instruction["op"], instruction["dst"].free_size
+    plain = isinstance(op.binary, np.ufunc) and not op.bitvec and not op.comparison
+    return bool(plain and data.dtype.is_float and 2 * left <= data.free_size <= left * left)
+
+
+def _reduce_windows(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
+    """``tensor_reduce``, one element of all windows after the other."""
+    dst, data, reduced = instruction["dst"], instruction["data"], len(instruction["axis"])
+    window, write, combine = arrays(data), writer(dst, arrays(dst)), instruction["op"].binary
+    first, second, *others = [window[..., *place] for place in np.ndindex(data.shape[-reduced:])]
+    # Not in place: dst may overlap data.
+    results = arrays.scratch("reduction", first.shape)
+    negate = instruction["negate"]
+
+    def reduce() -> None:
+        combine(first, second, out=results)
+        for elements in others:
+            combine(results, elements, out=results)
+        write(-results if negate else results)
+
+    return reduce
 
 
 def _marks_reduced(instruction: Instruction, marks: Marks) -> dict[str, Array]:
