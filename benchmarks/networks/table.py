@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -16,10 +15,8 @@ from benchmarks.baseline.yolo import yolov8n
 from benchmarks.documented import Bound, guide_rates, rates
 from benchmarks.models.bounds import Work, outline, work_of
 from trnrt.errors import OptionError
-from trnrt.nki.machine.timing import PS_PER_US, Range, Timeline, add_ranges
-from trnrt.nki.machine.timing.issues import ENGINES
-from trnrt.nki.machine.timing.path import LAUNCH, critical_path
-from trnrt.nki.profiling import Profile
+from trnrt.nki.breakdown import Holder, holders_of
+from trnrt.nki.machine.timing import Range, add_ranges
 from trnrt.running.profiler import profile_plan
 from trnrt.session import InferenceSession
 
@@ -36,7 +33,7 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
 BATCHES = (1, 2, 4, 8)
 
 BARS_TARGET, BARS_DTYPE = "trn2", "bfloat16"
-"""What the bars are for."""
+"""The rows that have bars."""
 BY_BOUND = ("resnet18", "resnet50", "vgg16", "unet")
 """Networks whose bars are multiples of the bound: products and weights are most of their work."""
 MOST_AT_ONE, MOST_AT_BEST = 1.45, 1.4
@@ -44,15 +41,6 @@ MOST_AT_ONE, MOST_AT_BEST = 1.45, 1.4
 LEFT = 0.75
 """The bar of the others at batch 1: this share of what the kernels of 1e68255 take (``benchmarks/baseline``), as fixed
 costs and the vector engine count there, which no physical bound has."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """A part of the critical path: an engine's elements, an engine's fixed latencies, or a part of
-    ``trnrt.nki.machine.timing.path.PARTS``, with its microseconds."""
-
-    by: str
-    us: float
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,7 @@ class Row:
     work: Work
     instructions: int
     kernels: int
-    held: tuple[Held, ...]
+    held: tuple[Holder, ...]
 
     @property
     def least_time(self) -> Bound:
@@ -145,27 +133,8 @@ def _row(name: str, session: InferenceSession, work: Work, batch: int) -> Row:
         work=work,
         instructions=sum(plan.size.unrolled for plan in partition.plans),
         kernels=len(partition.plans),
-        held=attribute_paths(profiles),
+        held=holders_of(profile.timeline for profile in profiles),
     )
-
-
-def attribute_paths(profiles: Sequence[Profile]) -> tuple[Held, ...]:
-    """Where the critical paths of kernels that follow each other go, the longest part first."""
-    spent = Counter[str]()
-    for profile in profiles:
-        timeline = profile.timeline
-        spent[LAUNCH] += round(timeline.timing.benchmark_ns * 1000)
-        for segment in critical_path(timeline):
-            spent[_holder(timeline, segment.issue, segment.part)] += segment.end - segment.start
-    return tuple(Held(by, picoseconds / PS_PER_US) for by, picoseconds in spent.most_common())
-
-
-def _holder(timeline: Timeline, issue: int, part: str) -> str:
-    """The part's name; for an instruction's time with its engine."""
-    if part not in ("compute", "instruction latency"):
-        return part
-    engine = ENGINES[timeline.lane[issue]]
-    return f"{engine} engine" if part == "compute" else f"{engine} latency"
 
 
 def best_of(rows: Sequence[Row]) -> Row:

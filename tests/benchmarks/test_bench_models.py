@@ -1,15 +1,9 @@
-"""The benchmark of models: its networks are torchvision's, its bounds physical at documented rates, no ratio holds
-the host's time, and no network gets slower unseen: ``tests/golden/models.json`` has every prediction, of trn1 and trn2.
-
-``UPDATE_GOLDEN=1 pytest tests/benchmarks/test_bench_models.py -k golden`` writes the predictions anew, and what the
-planner's search has found for them (``found.json``), which takes a while: else that is planned as it was found.
-"""
+"""The benchmark of models: its networks are torchvision's, its bounds physical at documented rates, and no ratio holds
+the host's time. ``test_golden_predictions.py`` has every prediction."""
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,17 +23,9 @@ from benchmarks.models.bounds import Work, outline, work_of
 from benchmarks.models.host_part import fit_host
 from benchmarks.models.networks import NETWORKS, Network, light_networks
 from benchmarks.models.report import models_document, models_parts
-from benchmarks.models.table import Model, Published, Row, host_fit, kinds, latencies, networks, published
+from benchmarks.models.table import Published, Row, host_fit, latencies, published
 from trnrt.nki.machine.timing import Range
-from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.report.console import render
-from trnrt.session import InferenceSession
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "models.json"
-FOUND = GOLDEN.parent / "found.json"
-TARGETS = ("trn1", "trn2")
-ACCEPTED = 0.02
-UPDATE = "UPDATE_GOLDEN=1 pytest tests/benchmarks/test_bench_models.py -k golden"
 
 # torchvision's table of pretrained weights: parameters, and multiplications in units of 1e9 ("GFLOPS" there).
 TORCHVISION = {
@@ -51,90 +37,6 @@ TORCHVISION = {
     "vgg11": (132_863_336, 7.61),
     "vgg16": (138_357_544, 15.47),
 }
-
-Numbers = dict[str, float]
-
-
-def key(row: Row) -> str:
-    return f"{row.target} {row.dtype} batch {row.batch}"
-
-
-def strays(found: Numbers, golden: Numbers) -> list[str]:
-    """What is to be said of predictions that are not the recorded ones."""
-    told = [f"{name}: recorded, but no longer predicted" for name in sorted(golden.keys() - found.keys())]
-    for name, us in found.items():
-        known = golden.get(name)
-        if known is None:
-            told.append(f"{name}: {us} us, not recorded yet")
-        elif us > known * (1 + ACCEPTED):
-            told.append(f"{name}: {us / known - 1:+.1%}, from {known} to {us} us: make it as fast again, or say why")
-        elif us < known * (1 - ACCEPTED):
-            told.append(f"{name}: {us / known - 1:+.1%}, from {known} to {us} us: record it, or it may be lost unseen")
-    return told
-
-
-def record(path: Path, model: str, found: dict[str, Any]) -> None:
-    """Put what belongs to one network into a file; other processes may do the same at the same time."""
-    path.touch()
-    with path.open("r+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        recorded = json.loads(file.read() or "{}") | {model: found}
-        order = [network.name for network in networks()]
-        kept = {name: recorded[name] for name in order if name in recorded}
-        file.seek(0)
-        file.truncate()
-        file.write(json.dumps(kept, indent=2) + "\n")
-        file.flush()
-
-
-def found_before(network: Network, target: str) -> dict[tuple[str, int], Choices]:
-    """What the search has found for a network's rows, when it was last asked."""
-    recorded = json.loads(FOUND.read_text(encoding="utf-8")).get(network.name, {})
-    return {
-        (dtype, batch): Choices.from_document(recorded.get(f"{target} {dtype} batch {batch}", {}))
-        for dtype, batch in kinds(network)
-    }
-
-
-def test_the_search_finds_what_is_recorded() -> None:
-    network = next(network for network in networks() if network.name == "light_squeezenet")
-    session = InferenceSession(
-        network.build().SerializeToString(), target="trn2", backend="simulator", cache=False, effort=1
-    )
-    assert session.partition(1, cached=True).choices == found_before(network, "trn2")["float32", 1] != DEFAULT
-
-
-# The slowest come first, so that no process is left alone with one of them at the end.
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("network", networks()[::-1], ids=lambda network: network.name)
-def test_golden(network: Network) -> None:
-    model = Model(network)
-    anew = os.environ.get("UPDATE_GOLDEN") == "1"
-    rows = [row for target in TARGETS for row in model.rows(target, None if anew else found_before(network, target))]
-    found = {key(row): round(row.predicted_us, 1) for row in rows}
-    if anew:
-        record(GOLDEN, network.name, found)
-        record(FOUND, network.name, {key(row): row.choices.document for row in rows if row.choices != DEFAULT})
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8")).get(network.name, {})
-    told = [f"{network.name}, {text}" for text in strays(found, golden)]
-    assert not told, "\n".join([*told, f"{UPDATE} records the new numbers; the change's log entry says why"])
-
-
-def test_every_row_is_recorded_and_no_other() -> None:
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    assert {name: list(numbers) for name, numbers in golden.items()} == {
-        network.name: [f"{target} {dtype} batch {batch}" for target in TARGETS for dtype, batch in kinds(network)]
-        for network in networks()
-    }
-
-
-def test_two_percent_are_accepted_and_more_is_told() -> None:
-    golden = {"a": 100.0, "b": 100.0}
-    assert strays({"a": 101.9, "b": 98.1}, golden) == []
-    slower, faster = strays({"a": 102.1, "b": 97.9}, golden)
-    assert slower.startswith("a: +2.1%, from 100.0 to 102.1 us") and faster.startswith("b: -2.1%")
-    lost, new = strays({"a": 100.0, "c": 1.0}, golden)
-    assert lost.startswith("b: recorded") and new.startswith("c: 1.0 us, not recorded")
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)

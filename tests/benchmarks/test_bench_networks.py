@@ -17,7 +17,8 @@ from benchmarks.models.bounds import Work, outline, work_of
 from benchmarks.networks import table
 from benchmarks.networks.__main__ import app
 from benchmarks.networks.report import networks_document, networks_parts
-from benchmarks.networks.table import BY_BOUND, NETWORKS, Held, Row, bars_of, baseline_us, best_of, measure
+from benchmarks.networks.table import BY_BOUND, NETWORKS, Row, bars_of, baseline_us, best_of, measure
+from trnrt.nki.breakdown import Holder
 from trnrt.nki.machine.timing import Range
 from trnrt.report.console import render
 
@@ -42,7 +43,7 @@ WORK_OF_100_US = Work(multiplications=0, weights=18_400_000, inputs=0, outputs=0
 
 def made(network: str, batch: int, us: float, work: Work = WORK_OF_100_US) -> Row:
     """A row on trn2 in bfloat16."""
-    return Row(network, "trn2", "bfloat16", batch, Range(0.9 * us, us, 1.2 * us), work, 10, 1, (Held("launch", us),))
+    return Row(network, "trn2", "bfloat16", batch, Range(0.9 * us, us, 1.2 * us), work, 10, 1, (Holder("launch", us),))
 
 
 def test_the_guides_rates_are_at_most_the_theoretical_ones() -> None:

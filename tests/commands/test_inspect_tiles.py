@@ -84,7 +84,8 @@ def test_memory_is_the_most_that_is_held_while_the_step_runs() -> None:
 @pytest.mark.parametrize("name", ["digits_cnn", "digits_ffnn"])
 def test_steps_of_a_model_add_up_to_its_profile(name: str, target: str) -> None:
     plan = plan_rows(import_model(MODELS / f"{name}.onnx"), 4, PlanOptions(target, "float32"))
-    steps, profile = tiles_of_plan(plan), profile_plan(plan)
+    profile = profile_plan(plan)
+    steps = tiles_of_plan(plan, profile)
     assert [step.name for step in steps] == [step.name for step in plan.steps]
     assert max(step.sbuf_bytes for step in steps) == profile.sbuf_peak_bytes
     ahead, warms_up = profile.steps[-1].instructions, "    warm_up(6)" in plan.source
@@ -112,13 +113,28 @@ def test_json_has_tiles_and_memory_of_every_step() -> None:
     assert {node["place"] for node in document["nodes"]} == {"core", "view"}
 
 
+def test_the_time_is_the_profiles_and_its_holders_add_up() -> None:
+    document, profiled = trnrt("inspect", CNN, "--json").document, trnrt("profile", CNN, "--json").document
+    predicted = document["predicted"]
+    assert [predicted[key] for key in ("low_us", "us", "high_us")] == pytest.approx(
+        [profiled[key]["benchmark"] for key in ("low_us", "predicted_us", "high_us")]
+    )
+    assert sum(one["us"] for one in predicted["held"]) == pytest.approx(predicted["us"])
+    assert predicted["held"] == sorted(predicted["held"], key=lambda one: -one["us"])
+    of_steps = {step["name"]: (step["time_us"], step["bound"]) for step in profiled["steps"]}
+    for step in document["steps"]:
+        assert (step["predicted_us"], step["held_by"]) == of_steps[step["name"]]
+    out = trnrt("inspect", CNN).out
+    assert f"held by {predicted['held'][0]['by']} " in out and f"{document['steps'][0]['predicted_us']:.2f}" in out
+
+
 def test_no_tiles_is_the_fast_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trnrt("inspect", CNN, "--json").document
-    monkeypatch.setattr("trnrt.running.profiler.tiles_of_plan", lambda plan: pytest.fail("it traced"))
+    monkeypatch.setattr("trnrt.running.profiler.cost_of_plan", lambda plan: pytest.fail("it traced"))
     document = trnrt("inspect", CNN, "--no-tiles", "--json").document
     assert all(step["tiles"] is step["sbuf_bytes"] is step["psum_bytes"] is None for step in document["steps"])
-    blank = {"tiles": None, "sbuf_bytes": None, "psum_bytes": None}
-    assert document == whole | {"steps": [step | blank for step in whole["steps"]]}
+    blank = dict.fromkeys(("tiles", "sbuf_bytes", "psum_bytes", "predicted_us", "held_by"))
+    assert document == whole | {"predicted": None, "steps": [step | blank for step in whole["steps"]]}
     assert "tile plan" not in trnrt("inspect", CNN, "--no-tiles").out
 
 

@@ -1,4 +1,4 @@
-"""What models are rendered to passes ``trnrt nki check`` with nothing waived, for NKI 0.6 and 0.7: every module, its
+"""Rendered modules pass ``trnrt nki check`` with nothing waived, for NKI 0.6 and 0.7: every module, its
 calls traced strictly.
 
 The kernels' own files are checked in tests/kernels/test_kernel_sources.py; here they are checked again as far as a

@@ -225,7 +225,7 @@ def test_the_whole_self_test_compares_device_and_simulator(
 
 
 def check_calibration(route: str, report: Path) -> None:
-    """What `trnrt calibrate` makes of it."""
+    """The numbers that `trnrt calibrate` learns from it."""
     if route == "jit":
         with pytest.raises(ReportError, match="each hold a compilation"):
             read_report(report)

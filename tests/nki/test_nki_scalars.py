@@ -23,7 +23,7 @@ def number(value: int) -> Any:
 
 
 def computed(compute: Callable[[Any], Any], value: int, *, through_sbuf: bool = True) -> int:
-    """What a kernel computes of a scalar that it loads, and stores."""
+    """A kernel's results from a scalar that it loads, and stores."""
 
     def kernel(src: Any) -> Any:
         out = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.shared_hbm)

@@ -1,4 +1,4 @@
-"""What a call of a NEFF worker costs: ``python tests/shared/measure_worker.py``, in microseconds, beside plain pipes.
+"""Measure a call of a NEFF worker: ``python tests/shared/measure_worker.py``, in microseconds, beside plain pipes.
 
 The device is an nrtpy whose runs take no time, but which copies arrays in and out as a device's driver would.
 """

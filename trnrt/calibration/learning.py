@@ -1,4 +1,4 @@
-"""What the timing model learns from measured cases: a least-squares fit that says which numbers it can decide.
+"""Learn the timing model's numbers from measured cases: a least-squares fit that says which ones it can decide.
 
 The model is ``measured = predicted(numbers) + host``. The host's part is a constant a report plus a time a byte of
 arguments and results: both are fitted, and are no hardware. The numbers are fitted as logarithms, by Gauss and Newton:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,17 @@ from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import complain, render, working
 from trnrt.report.documents import as_text, inspect_document, stage_document, unsupported_document
 from trnrt.report.files import check_writable, write_text
-from trnrt.text import count_text, escape_text, name_text
+from trnrt.text import count_text, escape_text, name_text, range_text
 
 if TYPE_CHECKING:
-    from trnrt.nki.tiles import StepTiles
+    from trnrt.nki.breakdown import PlanCost
     from trnrt.planner.parts.partition import Partition
     from trnrt.planner.plan import NodeReport
     from trnrt.session import InferenceSession
+
+
+HOLDERS_SHOWN = 5
+"""The most parts of the critical path that are shown."""
 
 
 def inspect(model: Path, options: SessionOptions, viewing: Viewing, reporting: Reporting) -> bool:
@@ -51,10 +55,10 @@ def inspect(model: Path, options: SessionOptions, viewing: Viewing, reporting: R
         _explain(session, partition, rows, viewing.why, reporting)
         return True
     shown_batch = rows if session.model.batch is not None else None
-    traced = _tile_plans(partition) if viewing.tiles else None
+    cost = _cost(partition) if viewing.tiles else None
     notes = [*fallback_notes(partition), *target_notes(partition.target)]
-    document = inspect_document(partition, shown_batch, traced, notes)
-    deliver(reporting, document, _text(partition, shown_batch, traced, notes))
+    document = inspect_document(partition, shown_batch, cost, notes)
+    deliver(reporting, document, _text(partition, shown_batch, cost, notes))
     return True
 
 
@@ -88,16 +92,16 @@ def _explain(session: InferenceSession, partition: Partition, rows: int, wanted:
     deliver(reporting, document, render(why_parts(partition, step, weighed)))
 
 
-def _tile_plans(partition: Partition) -> dict[str, StepTiles]:
-    """The tile plan of every step, by its name."""
-    from trnrt.running.profiler import tiles_of_plan
+def _cost(partition: Partition) -> PlanCost:
+    """The predicted cost of all parts on the device, with the tiles of every step."""
+    from trnrt.running.profiler import add_costs, cost_of_plan
 
-    found: dict[str, StepTiles] = {}
+    found: list[PlanCost] = []
     for number, plan in enumerate(partition.plans, 1):
         which = f" of part {number} of {len(partition.plans)}" if len(partition.plans) > 1 else ""
         with working(f"tracing {count_text(len(plan.steps), 'step')}{which} (--no-tiles leaves this out)"):
-            found |= {step.name: step for step in tiles_of_plan(plan)}
-    return found
+            found.append(cost_of_plan(plan))
+    return add_costs(found, partition.crossings_us)
 
 
 def rows_to_plan(session: InferenceSession, batch: int | None) -> int:
@@ -120,10 +124,10 @@ def _listing(session: InferenceSession, stage: Stage, rows: int) -> str:
     return describe(session.model.bind(session.shapes_for(rows)).model)
 
 
-def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, notes: Sequence[str]) -> str:
+def _text(partition: Partition, batch: int | None, cost: PlanCost | None, notes: Sequence[str]) -> str:
     from rich.text import Text
 
-    from trnrt.report.tables import blockers_table, kernels_table, nodes_table, parts_table, steps_table, tiles_table
+    from trnrt.report.tables import blockers_table, kernels_table, nodes_table, parts_table, steps_table
 
     rows = "" if batch is None else f", planned for {count_text(batch, 'row')}"
     heading = f"{name_text(partition.name)}: {partition.dtype} on {partition.target}{rows}"
@@ -136,12 +140,20 @@ def _text(partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles
     parts.append(nodes_table(partition.nodes))
     if steps:
         parts += ["", steps_table(steps)]
-        parts += [] if tiles is None else ["", tiles_table(tiles[step.name] for step in steps)]
+        parts += [] if cost is None else ["", *_cost_parts(cost)]
     if partition.plans:
         parts += ["", kernels_table(partition)]
     if notes := [*partition.notes, *notes]:
         parts += ["", *(Text(f"- {escape_text(note)}") for note in notes)]
     return render(parts)
+
+
+def _cost_parts(cost: PlanCost) -> list[Any]:
+    """Each step's tiles and time, and what holds the whole."""
+    from trnrt.report.tables import tiles_table
+
+    held = ", ".join(f"{one.by} {one.us / cost.predicted.us:.0%}" for one in cost.held[:HOLDERS_SHOWN])
+    return [tiles_table(cost.steps.values()), "", f"predicted: {range_text(cost.predicted)}; held by {held}"]
 
 
 def _refusal(error: UnsupportedModelError) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trnrt.nki.machine.program import Program
-from trnrt.nki.machine.timing import PS_PER_US, schedule
+from trnrt.nki.machine.timing import PS_PER_US, Range, schedule
+from trnrt.nki.machine.timing.issues import ENGINES
 from trnrt.nki.machine.timing.path import LAUNCH, PARTS, Segment, critical_path
 from trnrt.nki.machine.timing.steps import Named
 from trnrt.nki.machine.timing.timeline import Timeline
+from trnrt.nki.tiles import StepTiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,50 @@ class Breakdown(Named):
     parts: tuple[PathPart, ...]
     floor_us: float | None = None
     ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder(Named):
+    """A part of the critical path, microseconds: an engine's elements (``tensor engine``), an engine's fixed latencies
+    (``tensor latency``), or another of ``PARTS``."""
+
+    by: str
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """A step's tiles, its part of the headline in microseconds, and what bounds it (see ``timing.steps.BOUNDS``)."""
+
+    tiles: StepTiles
+    time_us: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """What a plan is predicted to take, what holds its critical path (the longest part first), and each step's cost."""
+
+    predicted: Range
+    held: tuple[Holder, ...]
+    steps: Mapping[str, StepCost]
+
+
+def holders_of(timelines: Iterable[Timeline]) -> tuple[Holder, ...]:
+    """Where the critical paths of kernels that follow each other go, the longest part first."""
+    spent = Counter[str]()
+    for timeline in timelines:
+        spent[LAUNCH] += round(timeline.timing.benchmark_ns * 1000)
+        for segment in critical_path(timeline):
+            spent[_holder(timeline, segment)] += segment.end - segment.start
+    return tuple(Holder(by, picoseconds / PS_PER_US) for by, picoseconds in spent.most_common())
+
+
+def _holder(timeline: Timeline, segment: Segment) -> str:
+    if segment.part not in ("compute", "instruction latency"):
+        return segment.part
+    engine = ENGINES[timeline.lane[segment.issue]]
+    return f"{engine} engine" if segment.part == "compute" else f"{engine} latency"
 
 
 def breakdown_of(timeline: Timeline, segments: Iterable[Segment], floor: Program | None) -> Breakdown:

@@ -1,4 +1,4 @@
-"""What reports of a device say about the timing model's numbers: tables, and a document."""
+"""The numbers that a calibration learned from a device's reports: tables, and a document."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from trnrt.errors import Blocker
     from trnrt.importer import ImportedModel
+    from trnrt.nki.breakdown import PlanCost, StepCost
     from trnrt.nki.checking import CheckedCall, Report
     from trnrt.nki.machine.timing import Cause
     from trnrt.nki.profiling import Profile
-    from trnrt.nki.tiles import StepTiles
     from trnrt.planner.parts.partition import Part, Partition
     from trnrt.planner.plan import NodeReport
     from trnrt.report.top import Choice, Top
@@ -276,21 +276,20 @@ def _cause(cause: Cause) -> Document:
     return {"name": cause.name, **ends, "source": cause.source, "pin": cause.pin or None}
 
 
-def inspect_document(
-    partition: Partition, batch: int | None, tiles: Mapping[str, StepTiles] | None, notes: Iterable[str]
-) -> Document:
+def inspect_document(partition: Partition, batch: int | None, cost: PlanCost | None, notes: Iterable[str]) -> Document:
     """``inspect`` of a model that can run; ``batch`` is null for a model that has none.
 
     ``supported``: all of it runs on the NeuronCore; else ``blockers`` say why not, and ``parts`` show the CPU's share.
-    A step's ``tiles``, ``sbuf_bytes`` and ``psum_bytes`` (the peak per partition while it runs) are null unless
-    kernels were traced.
+    ``predicted``, and a step's ``tiles``, ``sbuf_bytes`` and ``psum_bytes`` (the peak per partition while it runs),
+    ``predicted_us`` and ``held_by`` are null unless kernels were traced.
     """
     return partition_header(partition) | {
         "batch": batch,
         "supported": not partition.blockers,
+        "predicted": None if cost is None else _whole_prediction(cost),
         "nodes": [asdict(node) for node in partition.nodes],
         "steps": [
-            asdict(step) | _tiles(None if tiles is None else tiles.get(step.name))
+            asdict(step) | _step_cost(None if cost is None else cost.steps[step.name])
             for plan in partition.plans
             for step in plan.steps
         ],
@@ -300,11 +299,19 @@ def inspect_document(
     }
 
 
-def _tiles(found: StepTiles | None) -> Document:
-    if found is None:
-        return {"sbuf_bytes": None, "psum_bytes": None, "tiles": None}
-    tiles = [asdict(tile) for tile in found.tiles]
-    return {"sbuf_bytes": found.sbuf_bytes, "psum_bytes": found.psum_bytes, "tiles": tiles}
+def _whole_prediction(cost: PlanCost) -> Document:
+    """The whole prediction, and the parts of its critical path, which add up to the headline."""
+    found = cost.predicted
+    held = [{"by": one.by, "us": one.us} for one in cost.held]
+    return {"low_us": found.least_us, "us": found.us, "high_us": found.most_us, "held": held}
+
+
+def _step_cost(cost: StepCost | None) -> Document:
+    if cost is None:
+        return dict.fromkeys(("sbuf_bytes", "psum_bytes", "tiles", "predicted_us", "held_by"))
+    tiles = [asdict(tile) for tile in cost.tiles.tiles]
+    held = {"predicted_us": cost.time_us, "held_by": cost.bound}
+    return {"sbuf_bytes": cost.tiles.sbuf_bytes, "psum_bytes": cost.tiles.psum_bytes, "tiles": tiles} | held
 
 
 def unsupported_document(model: str, nodes: Iterable[NodeReport], blockers: Iterable[Blocker]) -> Document:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from trnrt.errors import Blocker
+    from trnrt.nki.breakdown import StepCost
     from trnrt.nki.checking import CheckedCall
     from trnrt.nki.sim.subset_source import Finding
     from trnrt.nki.tiles import StepTiles
@@ -149,12 +150,21 @@ TILES_SHOWN = 5
 """The most kinds of instructions that a step's line shows."""
 
 
-def tiles_table(tiles: Iterable[StepTiles]) -> Table:
-    """A line for each step: the memory held while it runs, and its instructions."""
+def tiles_table(costs: Iterable[StepCost]) -> Table:
+    """A line for each step: its time and what holds it, the memory held while it runs, and its instructions."""
     rows = [
-        (name_text(step.name), _amount(step.sbuf_bytes), _amount(step.psum_bytes), _tile_plan(step)) for step in tiles
+        (
+            name_text(cost.tiles.name),
+            f"{cost.time_us:,.2f}",
+            cost.bound,
+            _amount(cost.tiles.sbuf_bytes),
+            _amount(cost.tiles.psum_bytes),
+            _tile_plan(cost.tiles),
+        )
+        for cost in costs
     ]
-    return plain_table(("step", "SBUF", "PSUM", "tile plan (bytes are of one partition)"), rows, right=(1, 2))
+    columns = ("step", "us", "held by", "SBUF", "PSUM", "tile plan (bytes are of one partition)")
+    return plain_table(columns, rows, right=(1, 3, 4))
 
 
 def _tile_plan(step: StepTiles) -> Items:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from trnrt.backends.simulator import trace_plan
 from trnrt.cache import KernelCache
 from trnrt.nki import Spec
+from trnrt.nki.breakdown import Holder, PlanCost, StepCost, holders_of
 from trnrt.nki.floor import floor_program
 from trnrt.nki.machine.program import Program
-from trnrt.nki.machine.timing import Range, predict
+from trnrt.nki.machine.timing import Range, add_ranges, predict
 from trnrt.nki.profiling import Profile, Step, predicted_us, profile_programs
 from trnrt.nki.tiles import StepTiles, tile_plan
 from trnrt.planner.plan import Plan
+
+CROSSINGS = "between device and host"
+"""The holder that is the time on the way between kernels and the host's parts."""
 
 
 def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
@@ -38,12 +44,31 @@ def predicted_us_of(plan: Plan, cache_dir: Path | None = None) -> float:
     return predicted_us(_plan_program(plan, cache_dir))
 
 
-def tiles_of_plan(plan: Plan, cache_dir: Path | None = None) -> tuple[StepTiles, ...]:
-    """The tile plan of each step, with its SBUF and PSUM; runs and times nothing.
+def tiles_of_plan(plan: Plan, profile: Profile) -> tuple[StepTiles, ...]:
+    """The tile plan of each step, with its SBUF and PSUM, from the plan's profile."""
+    return tile_plan(profile.predictions[0].issues.program, _steps(plan))
 
-    Raises what ``profile_plan`` raises.
-    """
-    return tile_plan(_plan_program(plan, cache_dir), _steps(plan))
+
+def cost_of_plan(plan: Plan, cache_dir: Path | None = None) -> PlanCost:
+    """A plan's predicted cost as a whole and by step. Raises what ``profile_plan`` raises."""
+    profile = profile_plan(plan, cache_dir)
+    used = {step.name: step for step in profile.steps}
+    steps = {
+        tiles.name: StepCost(tiles, used[tiles.name].time_us, used[tiles.name].bound)
+        for tiles in tiles_of_plan(plan, profile)
+    }
+    return PlanCost(profile.benchmark, holders_of([profile.timeline]), steps)
+
+
+def add_costs(costs: Iterable[PlanCost], crossings_us: float = 0.0) -> PlanCost:
+    """The cost of plans that follow each other, with ``crossings_us`` on the way between them."""
+    found = tuple(costs)
+    held = Counter({CROSSINGS: crossings_us} if crossings_us else {})
+    for cost in found:
+        held.update({holder.by: holder.us for holder in cost.held})
+    steps = {name: step for cost in found for name, step in cost.steps.items()}
+    holders = tuple(Holder(by, us) for by, us in held.most_common())
+    return PlanCost(add_ranges((cost.predicted for cost in found), crossings_us), holders, steps)
 
 
 def _plan_program(plan: Plan, cache_dir: Path | None) -> Program:

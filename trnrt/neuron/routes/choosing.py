@@ -104,7 +104,7 @@ def _order(facts: Facts, use: Use) -> list[str]:
 
 
 def _lacks(facts: Facts, releases: Releases, name: str, use: Use) -> list[Finding]:
-    """What keeps a route from this use."""
+    """The reason that keeps a route from this use."""
     needs = releases.route(name)
     mend = releases.pip_command(needs.packages())
     wanted = needs.packages(compiling=not use.compiled)

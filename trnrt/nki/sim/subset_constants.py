@@ -102,7 +102,7 @@ class _Sources:
                     work.append(target)
 
     def _attributes(self, file: SourceFile, root: ast.AST) -> Iterator[Place | None]:
-        """What ``root`` takes from imported modules as their attributes, ``module.function``."""
+        """The names that ``root`` takes from imported modules as their attributes, ``module.function``."""
         for node in ast.walk(root):
             if isinstance(node, ast.Attribute):
                 module, _, name = file.path_of(node).rpartition(".")

@@ -43,7 +43,7 @@ _NUMBER = (int, float, np.number, np.bool_)
 
 @dataclass(frozen=True)
 class JitOptions:
-    """What ``nki.jit`` was given beside the function, from NKI 0.7 on."""
+    """The arguments of ``nki.jit`` beside the function, from NKI 0.7 on."""
 
     compile_config: CompileConfig | None = None
     specialization_config: SpecializationConfig | None = None
