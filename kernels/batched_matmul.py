@@ -60,7 +60,7 @@ def batched_matmul(
     dst: HBM (G, M, N)
     left: HBM (G or 1, M, K); of any shape with left_at
     right: HBM (G or 1, K, N), the dtype of left; of any shape with right_at
-    act: "none", "relu", "sigmoid", "tanh"
+    act: one of ACTIVATIONS in common.py
     depth: K; if given, ``batches`` are the dimensions of G, and both places are given
     left_at, right_at: of a contiguous tensor, the attributes of a Place in their order: a plan writes them as numbers
 

@@ -22,7 +22,16 @@ COUNTED = 16777216
 # The largest finite float32, negated: smaller than anything a window can hold but -inf itself.
 LOWEST = -3.4028234e38
 # The scalar engine's functions for activations.
-ACTIVATIONS = {"none": nl.copy, "relu": nl.relu, "sigmoid": nl.sigmoid, "tanh": nl.tanh}
+ACTIVATIONS = {
+    "none": nl.copy,
+    "relu": nl.relu,
+    "sigmoid": nl.sigmoid,
+    "tanh": nl.tanh,
+    "gelu": nl.gelu,
+    "gelu_tanh": nl.gelu_apprx_tanh,
+    "silu": nl.silu,
+    "mish": nl.mish,
+}
 
 
 @dataclass

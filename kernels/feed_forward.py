@@ -65,7 +65,7 @@ def feed_forward(
     x: HBM (N, F)
     w1, w2: HBM (F, H), (H, O), of the dtype of x
     b1, b2: HBM (1, H), (1, O) float32
-    act: "none", "relu", "sigmoid", "tanh"; the hidden units have the dtype of x
+    act: one of ACTIVATIONS in common.py; the hidden units have the dtype of x
     out_act: the same, or "softmax"
     limits: those of softmax
 

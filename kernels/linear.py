@@ -63,7 +63,7 @@ def linear_rows(
     w: HBM or SBUF (P, B*S*O), prepared; the dtype of src
     bias: HBM (1, O) float32; or, in SBUF or HBM, (R, O) of R equal rows, if the batch has only R
     features: F of an HBM src; otherwise the number of channels of a flattened image (F = features * S)
-    act: "none", "relu", "sigmoid", "tanh"
+    act: one of ACTIVATIONS in common.py
     load_bytes: bytes per partition of one load of weights from HBM
     limits: F <= MAX_FEATURES of an HBM src
 

@@ -82,7 +82,7 @@ def product(
     b: HBM (K, N), or (N, K) if b_turned; the dtype of a
     row_bias: HBM (1, N) float32, added to each row, or None
     column_bias: HBM (1, M) float32, added to each column, or None
-    act: "none", "relu", "sigmoid", "tanh"
+    act: one of ACTIVATIONS in common.py
 
     numpy: act(a.T @ b + row_bias + column_bias.T)
     """

@@ -103,7 +103,7 @@ def conv2d(
     size: (rows, columns) of the convolution's result, before pooling
     kernel, stride, dilation, pool, pool_stride, pool_dilation: (rows, columns); pool (1, 1) means no pooling
     pads, pool_pads: (top, left); windows beyond the bottom and right edges see padding, too
-    act: "none", "relu", "relu6" (at most 6), "sigmoid", "tanh"
+    act: one of ACTIVATIONS in common.py, or "relu6" (at most 6)
     pool_op: "max", or "average": padding is 0 there, and counts
     added: None, or a tensor of dst's shape (without groups and pooling), in HBM or SBUF as dst can be
     band_bytes: bytes per partition of the convolution's results in work at once; 0 means POOL_BYTES

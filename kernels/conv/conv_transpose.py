@@ -60,7 +60,7 @@ def conv_transpose2d(
     channels: C
     kernel, stride, dilation: (rows, columns)
     pads: (top, left): rows and columns to cut off before the first; negative ones are added
-    act: "none", "relu", "relu6" (at most 6), "sigmoid", "tanh"
+    act: one of ACTIVATIONS in common.py, or "relu6" (at most 6)
     limits: the input of one result fits BAND_BYTES, and one output's weights WEIGHT_BYTES (see transpose_fits);
         ``groups`` divides C and O; if groups are computed together, NaN and infinity reach all of them
 

@@ -162,7 +162,7 @@ def accumulate_streamed(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Wei
 def evacuate(
     y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, bias_column: nl.NkiTensor, act: str, by_vector: bool, added: Any = None
 ) -> None:
-    """y_sb = act(sum_psum + bias), on the scalar engine, or on the vector engine (not "sigmoid" and "tanh"). With
+    """y_sb = act(sum_psum + bias), on the scalar engine, or on the vector engine ("none", "relu" and "relu6"). With
     ``added``, a tile like y_sb: act(sum_psum + added + bias), where the vector engine adds and the scalar engine does
     the rest (scalar_tensor_tensor would take twice as long). The vector engine cuts "relu6" off where it lies: there
     it takes up to four elements a cycle."""

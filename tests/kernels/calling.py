@@ -6,6 +6,7 @@ magnitudes; the roundings of the result to its dtype and of one activation funct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,11 +35,16 @@ LOWEST = {"float32": float(np.finfo(np.float32).min), "bfloat16": -np.inf, "floa
 # float32 evaluations of sigmoid, tanh and exp are a few roundings off.
 FUNCTION = 8 * 2.0**-24
 
+_erf = np.vectorize(math.erf, otypes=[np.float64])
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "none": lambda x: x,
     "relu": lambda x: np.where(np.isnan(x), x, np.maximum(x, 0)),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
+    "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
 }
 # Those of convolutions.
 IMAGE_ACTIVATIONS: dict[str, Callable[[Array], Array]] = ACTIVATIONS | {

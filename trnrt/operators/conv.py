@@ -18,7 +18,7 @@ from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.arranging import arrange_parameter, parameter_name
 from trnrt.operators.bounds import sums
-from trnrt.operators.fusing import following_sum, next_activation
+from trnrt.operators.fusing import MONOTONIC, following_sum, next_activation
 from trnrt.operators.pool import counts_alike, read_pool
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.windows import Window, read_transposed, read_window
@@ -382,9 +382,11 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     pool_op, pool, pooling = _following_pool(lowering, nodes, layer.channels_at_once, size, window)
     nodes += pooling
     if pooling and act == "none" and pool_op == "max":
-        # Every activation here is monotonic: it gives the same before and after a maximum.
-        act, activation = next_activation(lowering, nodes[-1].outputs[0], node, limits=True)
-        nodes += activation
+        later, activation = next_activation(lowering, nodes[-1].outputs[0], node, limits=True)
+        # The kernel computes it before the maximum.
+        if later in MONOTONIC:
+            act = later
+            nodes += activation
     added, adding = (None, []) if pooling or act != "none" or layer.groups > 1 else following_sum(lowering, node)
     if adding:
         act, activation = next_activation(lowering, adding[-1].outputs[0], node, limits=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trnrt.operators.functions import shorten
 from trnrt.operators.programs import ComputeStep, collapse_broadcast
 from trnrt.planner.lowering.walk import Lowering
 from trnrt.planner.steps import Step
@@ -39,6 +40,9 @@ def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
             why = "element by element, in one pass with its neighbours"
             lowering.reports[name] = replace(lowering.reports[name], step=merged.name, reason=why)
     lowering.steps = [step for index, step in enumerate(lowering.steps) if index not in gone]
+    for step in lowering.steps:
+        if isinstance(step, ComputeStep):
+            step.program = shorten(step.program)
 
 
 def _kept_apart(lowering: Lowering, reader: Step) -> bool:
