@@ -14,6 +14,7 @@ from commanding import Outcome, trnrt
 from planning import drawn, modelled
 
 from trnrt.commands import overriding
+from trnrt.nki.machine.targets import data_digest
 from trnrt.planner.saving import planfile
 
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
@@ -123,6 +124,7 @@ def test_a_saved_plan_says_where_everything_is(block: str, tmp_path: Path) -> No
     assert [document.pop(key) for key in ("schema_version", "model", "target", "dtype", "batch")] == [
         *(1, "block", "trn1", "bfloat16", 2)
     ]
+    assert [document.pop(key) for key in ("rows", "sweeps", "share", "timing")] == [None, [], None, data_digest("trn1")]
     assert list(document) == ["steps"]
     keys = {"step", "kernel", "nodes", "output", "place", "why", "weights", "options"}
     assert all(set(one) == keys for one in document["steps"])
@@ -130,6 +132,25 @@ def test_a_saved_plan_says_where_everything_is(block: str, tmp_path: Path) -> No
     assert second["nodes"] == ["c2", "a2", "r2"] and (second["output"], second["place"]) == ("h", "sbuf")
     assert {one["weights"] for one in document["steps"]} == {"prefetched", "own", "none"}
     assert step(document, "fc")["why"] == "an output of the model"
+
+
+def test_a_plan_of_other_timing_data_is_noted(block: str, tmp_path: Path) -> None:
+    document = saved(block, tmp_path / "p.json")
+    assert "timing data" not in trnrt("inspect", block, "--plan", tmp_path / "p.json").err
+    (tmp_path / "p.json").write_text(json.dumps(document | {"timing": "another"}))
+    outcome = trnrt("inspect", block, "--plan", tmp_path / "p.json")
+    assert outcome.code == 0 and "was found with other timing data of trn2" in outcome.err
+
+
+def test_sweeps_and_passes_are_as_edited(block: str, tmp_path: Path) -> None:
+    document = saved(block, tmp_path / "p.json", "--batch", "4")
+    for change, line in (
+        ({"sweeps": [["c1", "c2", 2]]}, "for first in range(0, 4, 2):"),
+        ({"rows": 2}, "for row in range(0, 4, 2):"),
+    ):
+        (tmp_path / "p.json").write_text(json.dumps(document | change))
+        outcome = trnrt("compile", block, "--batch", "4", "--plan", tmp_path / "p.json", "-o", tmp_path / "out")
+        assert outcome.code == 0 and line in (tmp_path / "out" / "block.py").read_text()
 
 
 @pytest.mark.parametrize("flags", [(), ("--no-fuse", "r2"), ("--no-fuse", "a2", "--target", "trn1")])
@@ -280,6 +301,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no model": (json.dumps(VALID | {"model": None}).encode(), "model of the plan is no text"),
     "a huge batch": (json.dumps(VALID | {"batch": 10**9}).encode(), "batch is 1000000000; it is null, or 1 to 4096"),
     "a broken batch": (json.dumps(VALID | {"batch": float("nan")}).encode(), "batch is nan"),
+    "no rows": (json.dumps(VALID | {"steps": [], "rows": 0}).encode(), "rows is 0; it is null, or 1 to 4096 rows"),
+    "a large share": (json.dumps(VALID | {"steps": [], "share": 1.5}).encode(), "share is 1.5; it is null, or between"),
+    "a sweep": (json.dumps(VALID | {"steps": [], "sweeps": [["c1", "c1", True]]}).encode(), "sweeps is no list of"),
+    "timing": (json.dumps(VALID | {"steps": [], "timing": 7}).encode(), "timing of the plan is no text"),
     "no steps": (json.dumps(VALID).encode(), "steps is no list of up to"),
     "an empty list": (json.dumps(VALID | {"steps": []}).encode(), "the file has no step for node 'c1'"),
     "steps by name": (json.dumps(VALID | {"steps": {"c1": ENTRY}}).encode(), "steps is no list"),

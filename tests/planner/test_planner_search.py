@@ -103,7 +103,7 @@ def test_what_was_found_can_be_asked_for() -> None:
 
 
 def test_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[int] = []
+    counted: list[float] = []
     time = Trials.time
 
     def counting(self: Trials, choices: Choices, of: int | None = None) -> Timed | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt.errors import KernelError, OptionError, UnsupportedModelError
+from trnrt.nki.machine.targets import data_digest
 from trnrt.report.console import note, working
 from trnrt.text import list_text, name_text, quote, reason_text
 
@@ -37,8 +38,16 @@ def apply_plan(session: InferenceSession, path: Path) -> InferenceSession:
 
     with working(f"planning as in {path}"):
         choices, notes = choices_of(file, plan)
-    note(*notes)
+    note(*notes, *_timing_notes(session, file, path))
     return _with_choices(session, session.options.choices | choices)
+
+
+def _timing_notes(session: InferenceSession, file: PlanFile, path: Path) -> list[str]:
+    """A note on a plan that was found with other numbers of the timing model."""
+    if file.timing in ("", data_digest(session.target)):
+        return []
+    name = name_text(str(path))
+    return [f"{name} was found with other timing data of {session.target}: another search may find a faster plan"]
 
 
 def _with_choices(session: InferenceSession, choices: Choices) -> InferenceSession:

@@ -210,7 +210,12 @@ def portable_name(name: str | os.PathLike[str]) -> str:
 def cache_name(name: str) -> str:
     """The target's name, with a digest of its data if it is a user's own or has an overlay's numbers."""
     own = name not in _given and overlay_of(name) is None
-    return name if own else f"{name}@{hashlib.sha256(repr(get_target(name)).encode()).hexdigest()[:16]}"
+    return name if own else f"{name}@{data_digest(name)}"
+
+
+def data_digest(name: str) -> str:
+    """A digest of the target's data: what its predictions depend on, beside the code."""
+    return hashlib.sha256(repr(get_target(name)).encode()).hexdigest()[:16]
 
 
 def place_of(name: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trnrt.errors import OptionError
+from trnrt.nki.machine.targets import data_digest
 from trnrt.planner.checking import unknown
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.parts.partition import Partition
@@ -40,23 +41,33 @@ class Entry:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """A parsed file: its model and device, and its steps."""
+    """A parsed file: its model and device, its steps, and how its batch is divided (see ``Choices``).
+
+    ``timing``: the digest of the target's data that chose it; "" if the file doesn't say.
+    """
 
     model: str
     target: str
     dtype: str
     batch: int | None
     entries: tuple[Entry, ...]
+    sweeps: frozenset[tuple[str, str, int]] = frozenset()
+    rows: int | None = None
+    share: float | None = None
+    timing: str = ""
 
 
 def plan_document(partition: Partition) -> dict[str, Any]:
     """The plan as JSON: of all parts on the device together."""
+    chosen = partition.choices.document
     return {
         "schema_version": SCHEMA_VERSION,
         "model": partition.name,
         "target": partition.target,
         "dtype": partition.dtype,
         "batch": partition.batch,
+        "timing": data_digest(partition.target),
+        **{key: chosen[key] for key in ("rows", "sweeps", "share")},
         "steps": [
             {
                 "step": step.name,
@@ -91,7 +102,25 @@ def parse_plan(content: bytes) -> PlanFile:
     steps = document.get("steps")
     if not isinstance(steps, list) or len(steps) > MOST_STEPS:
         raise ValueError(f"steps is no list of up to {MOST_STEPS:,} steps")
-    return PlanFile(model, target, dtype, batch, tuple(_entry(k, step) for k, step in enumerate(steps, 1)))
+    entries = tuple(_entry(k, step) for k, step in enumerate(steps, 1))
+    timing = _text(document, "timing", "the plan") if "timing" in document else ""
+    return PlanFile(model, target, dtype, batch, entries, *_division(document), timing)
+
+
+def _division(document: dict[str, Any]) -> tuple[frozenset[tuple[str, str, int]], int | None, float | None]:
+    """The sweeps, the rows of a pass, and the share of SBUF for weights."""
+    sweeps, rows, share = document.get("sweeps", []), document.get("rows"), document.get("share")
+    if rows is not None and (type(rows) is not int or not 1 <= rows <= MOST_ROWS):
+        raise ValueError(f"rows is {name_text(str(rows))}; it is null, or 1 to {MOST_ROWS} rows of a pass")
+    if share is not None and (type(share) is not float or not 0 < share < 1):
+        raise ValueError(f"share is {name_text(str(share))}; it is null, or between 0.0 and 1.0")
+    if not isinstance(sweeps, list) or len(sweeps) > MOST_STEPS or not all(map(_is_sweep, sweeps)):
+        raise ValueError("sweeps is no list of [first step, last step, images]")
+    return frozenset((first, last, images) for first, last, images in sweeps), rows, share
+
+
+def _is_sweep(found: Any) -> bool:
+    return isinstance(found, list) and [type(part) for part in found] == [str, str, int] and 1 <= found[2] <= MOST_ROWS
 
 
 def choices_of(file: PlanFile, plan: Callable[[Choices], Partition]) -> tuple[Choices, list[str]]:
@@ -111,6 +140,9 @@ def choices_of(file: PlanFile, plan: Callable[[Choices], Partition]) -> tuple[Ch
         frozenset(step.output for entry, step in pairs if (entry.place, step.place) == ("hbm", "sbuf")),
         frozenset(step.name for entry, step in pairs if (entry.weights, step.weights) == ("own", "prefetched")),
         frozenset((step.name, option, value) for entry, step in pairs for option, value in entry.options),
+        file.sweeps,
+        file.rows,
+        file.share,
     )
     made = split if choices == apart else plan(choices)
     return choices, list(_differences(file, made, default))

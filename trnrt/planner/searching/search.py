@@ -17,10 +17,13 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import prod
 
+from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.choices import Choices
 from trnrt.planner.lowering.weights import PARTITIONS
+from trnrt.planner.placing.prefetching import PIECE_BYTES
 from trnrt.planner.placing.sweeps import sweep_at
 from trnrt.planner.plan import Tried
+from trnrt.planner.rendering.module import Material
 from trnrt.planner.searching.dividing import divide_batch
 from trnrt.planner.searching.fitting import Fitted
 from trnrt.planner.searching.trials import Source, Timed, Trials
@@ -84,7 +87,7 @@ class Move:
 def search(source: Source, choices: Choices, effort: int) -> Searched:
     """The choices with the lowest predicted time found within the budget; the user's choices stay.
 
-    Nothing is timed if the batch needs no division, and no step can gain.
+    Nothing is timed if the batch needs no division, and the steps are too small to gain.
     """
     trials, tried = Trials(source), list[Tried]()
     # Found and requested options must give the same plan: the batch is divided without either.
@@ -97,9 +100,21 @@ def search(source: Source, choices: Choices, effort: int) -> Searched:
         choices = replace(choices, sweeps=frozenset())
         fitted = trials.fit(choices)
     assert fitted is not None, "without a sweep tensors go to HBM until the rest finds room"
-    if effort and any(step.tunable() for step in trials.material(choices).steps):
+    if effort and _can_gain(trials.material(choices), fitted):
         return _Search(trials, trials.time_fitted(choices, fitted), tried).run()
     return Searched(choices, fitted, tuple(tried))
+
+
+def _can_gain(material: Material, fitted: Fitted) -> bool:
+    """True if a step has options, or weights that take several transfers."""
+    itemsize = as_dtype(material.dtype).itemsize
+    columns = (array.size // array.shape[0] for call in fitted.module.calls for array in call.weights.values())
+    return any(step.tunable() for step in material.steps) or any(one * itemsize > PIECE_BYTES for one in columns)
+
+
+def shares_to_try(fitted: Fitted) -> list[float]:
+    """The shares of SBUF for weights to try beside a module's own."""
+    return [share for share in _SHARES if share != fitted.share]
 
 
 def _is_divided(choices: Choices, batch: int | None) -> bool:
@@ -112,10 +127,19 @@ class _Search:
 
     def __init__(self, trials: Trials, first: Timed, tried: list[Tried]) -> None:
         self._trials, self._best, self._tried = trials, first, tried
+        self._asked = first.choices
 
     def run(self) -> Searched:
-        """Rank the possible changes, and keep those that make the model faster."""
-        layers = _Layers(self._best.steps, self._best.fitted, self._best.choices)
+        """Rank the possible changes, and keep those that make the model faster; again while options may gain anew,
+        because something else has changed."""
+        done: Choices | None = None
+        while done != self._without_options and self._trials.can_go_on():
+            done = self._without_options
+            self._go_round()
+        return Searched(self._best.choices, self._best.fitted, tuple(self._tried))
+
+    def _go_round(self) -> None:
+        layers = _Layers(self._best.steps, self._best.fitted, self._asked)
         groups = layers.options()
         promised = self._survey(groups)
         self._take_together(promised)
@@ -124,7 +148,10 @@ class _Search:
             if not self._trials.can_go_on() or failed == PATIENCE:
                 break
             failed = 0 if self._try([move]) else failed + 1
-        return Searched(self._best.choices, self._best.fitted, tuple(self._tried))
+
+    @property
+    def _without_options(self) -> Choices:
+        return replace(self._best.choices, options=frozenset())
 
     @property
     def _least_gain(self) -> float:
@@ -197,15 +224,15 @@ def _apply_moves(choices: Choices, moves: Iterable[Move]) -> Choices:
 
 @dataclass(frozen=True)
 class _Layers:
-    """The steps of the initial plan, and the changes for those that are alike."""
+    """The steps of a plan, and the changes for those that are alike, but for what was ``asked`` for."""
 
     steps: Sequence[Step]
     fitted: Fitted
-    choices: Choices
+    asked: Choices
 
     def options(self) -> list[list[Move]]:
         """The options of the steps, except those chosen by the user."""
-        asked = {(step, option) for step, option, _ in self.choices.options}
+        asked = {(step, option) for step, option, _ in self.asked.options}
         alike: dict[object, list[Step]] = {}
         for number, step in enumerate(self.steps):
             if step.tunable():
@@ -231,9 +258,9 @@ class _Layers:
     def shares(self) -> list[Move]:
         """Other shares of SBUF, if the user chose none and weights are prefetched."""
         names = self._prefetched()
-        if not names or self.choices.share is not None:
+        if not names or self.asked.share is not None:
             return []
-        return [Move(names, "share", share) for share in _SHARES if share != self.fitted.share]
+        return [Move(names, "share", share) for share in shares_to_try(self.fitted)]
 
     def fusions(self) -> list[Move]:
         """Nodes of steps with large results, each in a step of its own, the smallest first, which lose least."""

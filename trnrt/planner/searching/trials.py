@@ -79,11 +79,11 @@ class Timed:
 
 
 class Trials:
-    """Fits and times the plans of a ``source``; ``left`` is what remains of the budget."""
+    """Fits and times the plans of a ``source``; ``left`` is what remains of the budget, by default BUDGET."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, budget: float | None = None) -> None:
         self.source = source
-        self.left = BUDGET
+        self.left = BUDGET if budget is None else budget
         self.cost = TRIAL  # of the last module that was timed
 
     def material(self, choices: Choices) -> Material:

@@ -1,0 +1,1 @@
+"""The planner's search beside an exhaustive one, on layers small enough for it."""
