@@ -190,7 +190,7 @@ def vector_helps(products: int, act: str) -> bool:
 
 def may_alternate(act: str) -> bool:
     """True if the vector engine can evacuate PSUM with this activation, beside the scalar engine."""
-    helps = act == "none" or act == "relu" or act == "relu6"
+    helps = act == "none" or act == "relu"  # it has its part of "relu6" anyway
     return helps and nisa.get_nc_version() >= nisa.nc_version.gen3
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.values import input_at
-from trnrt.kernels.conv import conv_room, conv_transpose, grouping, packing, row_groups, stacking
+from trnrt.kernels.conv import conv_room, conv_transpose, depthwise, grouping, packing, row_groups, stacking
 from trnrt.kernels.conv.convolving import Pooling
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
@@ -184,7 +184,7 @@ class ConvStep(ImagesStep):
         """Weights of few channels stay in HBM if packing taps saves time: the kernel arranges them itself."""
         if isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
             return ()
-        if self._is_stacked() or self._row_groups is not None:
+        if self._is_stacked() or self._row_groups is not None or self._row_choice is not None:
             return ("w", "b")
         way = self.tuned.get("way", "best")
         packs = self._packs if way == "best" else way != "taps"
@@ -217,6 +217,23 @@ class ConvStep(ImagesStep):
         return cast("RowGroups | None", found)
 
     @property
+    def _row_choice(self) -> tuple[int, int] | None:
+        """The adjacent rows that depthwise2d lets share the partitions, in full blocks of channels and in a last one;
+        None if that gains nothing, or it can't compute the step."""
+        constant = not isinstance(self.weight, Operand) and not isinstance(self.bias, Operand)
+        alike = self.groups > 1 and self.channels == self.shape[1] and self._may_be_on_chip()
+        if not constant or not alike or self.tuned or self.pool != _NO_POOL:
+            return None
+        group = self.channels // self.groups
+        rows = depthwise.choose_block_rows(self._shape(self.channels), self._image[1], group, self.shape[0])
+        return (rows[0], rows[1]) if max(rows) > 1 else None
+
+    def _rows_together(self, tensors: Tensors) -> tuple[int, int] | None:
+        """The choice, once layouts are known: DMA loads images of many channels better as they are."""
+        few = self.channels <= weights.PARTITIONS // 2
+        return self._row_choice if few or tensors.layout(self.sources[0].value) is not Layout.HBM else None
+
+    @property
     def _image(self) -> tuple[int, int]:
         """(rows, columns) of the source; a row of pixels is an image of one row."""
         rows, columns = (1, *self.sources[0].shape[2:])[-2:]
@@ -239,6 +256,9 @@ class ConvStep(ImagesStep):
         if groups is not None:
             source = row_groups.group_bytes(groups, images, self._image[1])
             weight = 0 if held else groups.weight_elements() * 4
+        if (rows := self._rows_together(tensors)) is not None:
+            by_rows = partial(depthwise.depthwise_tile_bytes, self._shape(self.channels), images, self._image, rows)
+            return min(WORKING_BYTES, by_rows(in_hbm=not on_chip or not in_place) + weight)
         result = conv_room.result_bytes(self._shape(self.channels), images, in_place, added, band_bytes)
         stack = stacking.stack_bytes(images, self._image, self.size[0]) if self._is_stacked() else 0
         return min(WORKING_BYTES, weight + source + result + stack)
@@ -264,11 +284,17 @@ class ConvStep(ImagesStep):
             call = self._kernel_call("conv.stacking", "conv2d_stacked", given)
             return replace(call, weights={"w": weights.stacked_weight(self.weight, window.kernel)})
         groups = self._row_groups
-        if groups is None:
+        if groups is not None:
+            assert not isinstance(self.weight, Operand)
+            call = self._kernel_call("conv.conv2d", "conv2d", given | {"row_groups": (groups.seen, groups.made)})
+            return replace(call, weights={"w": weights.row_group_weight(self.weight, groups)})
+        rows = self._rows_together(tensors)
+        if rows is None:
             return self._kernel_call("conv.conv2d", "conv2d", given)
         assert not isinstance(self.weight, Operand)
-        call = self._kernel_call("conv.conv2d", "conv2d", given | {"row_groups": (groups.seen, groups.made)})
-        return replace(call, weights={"w": weights.row_group_weight(self.weight, groups)})
+        own = {name: value for name, value in given.items() if not name.startswith("pool") and name != "groups"}
+        call = self._kernel_call("conv.depthwise", "depthwise2d", own | {"rows": rows})
+        return replace(call, weights={"w": weights.depthwise_weight(self.weight, self._shape(self.channels), rows)})
 
 
 @dataclass(kw_only=True)

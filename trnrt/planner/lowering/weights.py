@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.kernels.conv.depthwise import Slots, block_slots
+from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
 from trnrt.kernels.conv.stacking import APART
 from trnrt.kernels.linear import OUTPUTS
@@ -75,6 +77,35 @@ def conv_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
             dense[group - first, :, group - first] = mine.reshape(each, channels, -1)
         parts.append(_block_copy(dense.reshape(together * each, together * channels, -1).transpose(1, 2, 0)))
     return np.concatenate(parts, axis=1)
+
+
+def depthwise_weight(weight: Array, shape: ConvShape, rows: tuple[int, int]) -> Array:
+    """A weight of ``conv_weight``, in blocks of 128 channels -> (128, M, 128) for depthwise2d.
+
+    Row j of a group of results sees the kernel's row u in row ``j * stride + u * dilation`` of its slots.
+    """
+    found = []
+    for block in range(weight.shape[1]):
+        slots = block_slots(shape, block, rows)
+        taps = np.zeros((PARTITIONS, weight.shape[2], PARTITIONS), weight.dtype)
+        taps[: weight.shape[0], :, : weight.shape[3]] = weight[:, block]
+        found.append(taps if slots.rows == 1 else _slot_weight(taps.reshape(PARTITIONS, *shape.kernel, -1), slots))
+    return np.concatenate(found, axis=1)
+
+
+def _slot_weight(taps: Array, slots: Slots) -> Array:
+    """The taps (C, KH, KW, O) of a block as the matrices of its slots, ``apart`` channels after the other."""
+    shape, apart = slots.shape, slots.apart()
+    pieces = []
+    for first in range(0, shape.channels, apart):
+        own = taps[first : first + apart, :, :, first : first + apart]
+        whole = np.zeros((PARTITIONS, slots.height(), shape.kernel[1], PARTITIONS), taps.dtype)
+        for j in range(slots.rows):
+            for u in range(shape.kernel[0]):
+                slot, row = divmod(j * shape.stride[0] + u * shape.dilation[0], slots.rows)
+                whole[row * apart : (row + 1) * apart, slot, :, j * apart : (j + 1) * apart] = own[:, u]
+        pieces.append(whole.reshape(PARTITIONS, -1, PARTITIONS))
+    return np.concatenate(pieces, axis=1)
 
 
 def stacked_weight(weight: Array, kernel: tuple[int, int]) -> Array:
