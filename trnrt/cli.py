@@ -181,12 +181,15 @@ def inspect_command(
     overrides: Overrides,
     viewing: Viewing,
     reporting: Reporting,
+    lnc: LncFlag = None,
     effort: EffortFlag = EFFORT,
 ) -> None:
     """Show the step and kernel of every node, its tiles and memory, and where each tensor lives; runs nothing."""
+    from trnrt.backends import DeviceOptions
     from trnrt.commands.inspect import inspect
 
-    if not inspect(model, SessionOptions(planning, overrides, effort=effort), viewing, reporting):
+    options = SessionOptions(planning, overrides, effort=effort, device=DeviceOptions(lnc))
+    if not inspect(model, options, viewing, reporting):
         raise typer.Exit(1)
 
 

@@ -18,8 +18,8 @@ from trnrt.cache.plans import PlanCache
 from trnrt.errors import DeviceError, OptionError
 from trnrt.importer import ImportedModel, import_model
 from trnrt.inputs.drawing import draw
-from trnrt.neuron.device import device_target
-from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
+from trnrt.neuron.device import device_target, logical_config
+from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.machine.timing import Range
 from trnrt.planner import Plan, PlanOptions, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
@@ -65,7 +65,8 @@ class InferenceSession:
     - ``max_instructions``: the most instructions of a kernel as compiled; a model that needs more loops over its batch,
       or becomes several kernels. By default 100,000 if that can be met; 0 sets no limit.
     - ``cache``: keep plans, in ``cache_dir`` or the default directory.
-    - ``device``: the NeuronCores to use, and the time limit of a run.
+    - ``device``: the NeuronCores to use, and the time limit of a run. With its ``lnc`` 2, the two physical cores of a
+      logical one divide the work where that is predicted to be faster, on the simulator, too.
 
     Each shape is compiled once. ``last_run`` describes the last ``run``. Errors are TrnrtErrors. ``sess_options`` and
     ``providers`` are ignored: a script for onnxruntime changes only its import.
@@ -96,15 +97,18 @@ class InferenceSession:
             shapes=dict(shapes or {}),
             max_instructions=more.get("max_instructions"),
         )
+        device = more.get("device")
         cache = PlanCache(more.get("cache_dir"), enabled=more.get("cache", True))
-        choice = choose(backend, target, more.get("device"), cache.compiled_directory)
+        choice = choose(backend, target, device, cache.compiled_directory)
         self.runner: Backend = choice.backend
         self.backend = choice.backend.name
         self.backend_reason = choice.reason
+        hardware = get_target(target or device_target() or DEFAULT_TARGET)
         options = replace(
             asked,
-            target=get_target(target or device_target() or DEFAULT_TARGET).name,
+            target=hardware.name,
             effort=int(self.backend == "neuron") if effort is None else effort,
+            lnc=_lnc(hardware, None if device is None else device.lnc),
         )
         self._file = model
         self.model: ImportedModel = import_model(model)
@@ -254,3 +258,9 @@ class InferenceSession:
         made, result = self._programs.run(feeds)
         notes += fallback_notes(result.programs[-1].partition)
         return made[0] if whole else join_slices(slices, made), replace(result, notes=tuple(notes))
+
+
+def _lnc(target: Target, asked: int | None) -> int:
+    """The physical cores of a logical one. The environment's number is another device's if the target has no such
+    cores; the backend of a device refuses it."""
+    return 1 if asked is None and target.device.most_lnc == 1 else logical_config(asked)

@@ -25,6 +25,10 @@ BatchFlag = Annotated[
     ),
 ]
 DtypeFlag = Annotated[DType, typer.Option("--dtype", help="The dtype of weights and activations.")]
+LncFlag = Annotated[
+    int,
+    typer.Option("--lnc", min=1, max=2, help="With 2: also predict two physical cores as one, beside a single one."),
+]
 
 
 def compare_networks(
@@ -33,6 +37,7 @@ def compare_networks(
     batch: BatchFlag = None,
     dtype: DtypeFlag = DType.BFLOAT16,
     effort: EffortFlag = EFFORT,
+    lnc: LncFlag = 1,
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
@@ -44,7 +49,7 @@ def compare_networks(
     names, batches = choose_networks(net or []), tuple(dict.fromkeys(batch or BATCHES))
     rows: list[Row] = []
     with counting("planning networks", len(names) * len(batches), unit="plans") as done:
-        rows += measure(target or default_target(), dtype.value, names, batches, effort, done)
+        rows += measure(target or default_target(), dtype.value, names, batches, effort, done, lnc)
     document = networks_document(rows)
     show(Reporting(as_json, json_out), document, lambda: networks_parts(rows))
     fail_unless(document["passed"])

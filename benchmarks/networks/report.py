@@ -45,6 +45,7 @@ def _line(row: Row) -> Document:
         "over_bound": asdict(row.bound_ratio),
         "over_theoretical": row.predicted.us / row.theoretical_time.us,
         "images_per_second": row.images_per_second,
+        "scaling": None if row.scaling is None else asdict(row.scaling),
     }
 
 
@@ -73,13 +74,23 @@ def rows_table(rows: Sequence[Row]) -> Table:
             f"{row.least_time.tensor_us:,.0f}",
             f"{row.predicted.us / row.theoretical_time.us:.2f}",
             f"{row.instructions:,}" + (f" in {row.kernels}" if row.kernels > 1 else ""),
+            *_sharing_texts(row),
             _held_text(row),
         )
         for row in rows
     ]
     first = ("network", "dtype", "batch", "x bound", "us a batch", "images/s")
-    last = ("bound", "memory", "products", "x theoretical", "instructions", "held by")
-    return plain_table((*first, *last), lines, right=range(2, 11), whole=(3, 4))
+    last = ("bound", "memory", "products", "x theoretical", "instructions")
+    sharing = ("us on 2 cores", "scaling") if any(row.shared for row in rows) else ()
+    heads = (*first, *last, *sharing, "held by")
+    return plain_table(heads, lines, right=range(2, 11 + len(sharing)), whole=(3, 4, *range(11, 11 + len(sharing))))
+
+
+def _sharing_texts(row: Row) -> tuple[str, ...]:
+    """The prediction for two cores, and how it scales; nothing if it wasn't asked for."""
+    if row.shared is None or row.scaling is None:
+        return ()
+    return range_text(row.shared, ""), f"{row.scaling.us:.2f} ({row.scaling.least_us:.2f} to {row.scaling.most_us:.2f})"
 
 
 def bars_table(bars: Sequence[Bar]) -> Table:
@@ -136,4 +147,8 @@ def _explanation(rows: Sequence[Row]) -> list[str]:
         " it, but not in the bound. images/s: of one core. instructions: unrolled, of all kernels. held by: the"
         " critical path's longest parts: an engine's elements, its fixed latencies, transfers, and fixed costs"
     )
+    if any(row.shared for row in rows):
+        lines.append(
+            "scaling: the time on one core over that on two physical cores as one (--lnc 2), of the same batch"
+        )
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 
@@ -45,8 +45,9 @@ costs and the vector engine count there, which no physical bound has."""
 
 @dataclass(frozen=True)
 class Row:
-    """A network at a batch. ``instructions``: of its kernels, unrolled. ``held``: the parts of its critical path, which
-    add up to the headline, the longest first."""
+    """A network at a batch, on one core. ``instructions``: of its kernels, unrolled. ``held``: the parts of its
+    critical path, which add up to the headline, the longest first. ``shared``: the prediction for two physical cores as
+    one, if it was asked for."""
 
     network: str
     target: str
@@ -57,6 +58,12 @@ class Row:
     instructions: int
     kernels: int
     held: tuple[Holder, ...]
+    shared: Range | None = None
+
+    @property
+    def scaling(self) -> Range | None:
+        """The time of one core over that of two, by the headlines and by either end."""
+        return None if self.shared is None else _quotient(self.predicted, self.shared)
 
     @property
     def least_time(self) -> Bound:
@@ -97,9 +104,16 @@ class Bar:
 
 
 def measure(
-    target: str, dtype: str, names: Sequence[str], batches: Sequence[int], effort: int, done: Callable[[int], None]
+    target: str,
+    dtype: str,
+    names: Sequence[str],
+    batches: Sequence[int],
+    effort: int,
+    done: Callable[[int], None],
+    lnc: int = 1,
 ) -> Iterator[Row]:
-    """The rows of the networks called ``names``; ``done`` is called with 1 after each.
+    """The rows of the networks called ``names``; ``done`` is called with 1 after each. With ``lnc`` 2 also for two
+    cores as one.
 
     Raises OptionError for an invalid option, and the session's errors for a model that can't be planned.
     """
@@ -108,8 +122,10 @@ def measure(
         outlined = outline(model)
         content = model.SerializeToString()
         session = InferenceSession(content, target=target, dtype=dtype, backend="simulator", cache=False, effort=effort)
+        sharing = session.with_options(replace(session.options, lnc=lnc)) if lnc > 1 else None
         for batch in batches:
-            yield _row(name, session, work_of(outlined, batch), batch)
+            row = _row(name, session, work_of(outlined, batch), batch)
+            yield row if sharing is None else replace(row, shared=sharing.latency(batch))
             done(1)
 
 
@@ -135,6 +151,12 @@ def _row(name: str, session: InferenceSession, work: Work, batch: int) -> Row:
         kernels=len(partition.plans),
         held=holders_of(profile.timeline for profile in profiles),
     )
+
+
+def _quotient(one: Range, other: Range) -> Range:
+    """Each number of a range over the same one of another; the ends in order."""
+    ends = one.least_us / other.least_us, one.most_us / other.most_us
+    return Range(min(ends), one.us / other.us, max(ends))
 
 
 def best_of(rows: Sequence[Row]) -> Row:

@@ -100,6 +100,16 @@ def test_a_row_for_each_batch(small: None) -> None:
     assert bars_of(rows) == []  # they are for bfloat16
 
 
+def test_two_cores_beside_one(small: None) -> None:
+    (row,) = measure("trn2", "float32", ["chain"], (4,), 0, lambda count: None, lnc=2)
+    assert row.shared is not None and row.scaling is not None
+    assert row.scaling.us == pytest.approx(row.predicted.us / row.shared.us)
+    document: dict[str, Any] = networks_document([row])
+    assert document["rows"][0]["scaling"]["us"] == row.scaling.us
+    text = " ".join(render(networks_parts([row])).split())
+    assert "us on 2 cores" in text and f"{row.scaling.us:.2f} (" in text and "--lnc 2" in text
+
+
 def test_bars_of_networks_by_the_bound() -> None:
     rows = [made("vgg16", 1, 144.9), made("vgg16", 2, 200.0), made("vgg16", 4, 500.0)]
     assert best_of(rows).batch == 2

@@ -175,7 +175,7 @@ def test_one_execution_and_one_core_are_shown(tmp_path: Path, planned: tuple[Pla
     assert [step.instructions for step in found.steps] == [step.instructions for step in alone.steps]
     assert found.notes[:-1] == (
         "the last of 2 executions is shown",
-        "2 instructions of the second physical core, which does the same work, are left out",
+        "2 instructions of the second physical core are left out",
         "the profiler warns: no compiler metrics",
     )
     assert found.total_us is None, "it is of all executions"

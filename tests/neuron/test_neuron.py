@@ -267,6 +267,7 @@ def test_the_logical_configuration_is_one_everywhere(machine: Hardware, patch: p
     expected = trnrt.InferenceSession(CNN, backend="simulator").run(None, feeds)[0]
     np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
     assert (os.environ["NEURON_LOGICAL_NC_CONFIG"], machine.lnc) == ("2", 2)
+    assert session.last_run.plan is not None and session.last_run.plan.cores == 2
     with pytest.raises(BackendError, match=r"--lnc 1 was asked for, and NEURON_LOGICAL_NC_CONFIG=2 is set"):
         opened(device=DeviceOptions(lnc=1))
     patch.setenv("NEURON_LOGICAL_NC_CONFIG", "1")

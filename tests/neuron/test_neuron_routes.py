@@ -76,6 +76,14 @@ def test_a_kernel_of_two_cores_is_launched_on_two(machine: Hardware) -> None:
     assert (machine.lnc, os.environ["NEURON_LOGICAL_NC_CONFIG"]) == (2, "2")
 
 
+def test_two_cores_divide_a_batch(machine: Hardware) -> None:
+    session = opened(device=DeviceOptions(lnc=2))
+    feeds = session.random_inputs(64)
+    expected = trnrt.InferenceSession(CNN, backend="simulator", effort=1, device=DeviceOptions(lnc=2))
+    np.testing.assert_array_equal(session.run(None, feeds)[0], expected.run(None, feeds)[0])
+    assert session.last_run.plan is not None and session.last_run.plan.cores == 2
+
+
 def test_a_process_has_one_core_and_keeps_no_file(route: str, machine: Hardware, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=f"--cores 2: the route {route} uses 1") as caught:
         opened(device=DeviceOptions(cores=2))

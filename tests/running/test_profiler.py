@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from trnrt.nki.floor import floor_program
 from trnrt.nki.machine import execute, timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
-from trnrt.nki.machine.timing import Prediction, add_ranges, predict, schedule
+from trnrt.nki.machine.timing import Range, add_ranges, predict_benchmark, schedule
 from trnrt.nki.machine.timing.path import critical_path
 from trnrt.running.profiler import profile_plan
 from trnrt.session import InferenceSession
@@ -120,11 +121,11 @@ def test_a_small_floor_is_two_transfers_of_one_packet() -> None:
 def test_a_session_predicts_what_its_last_run_costs_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     timed = []
 
-    def counted(program: Program) -> Prediction:
-        timed.append(program)
-        return predict(program)
+    def counted(programs: Sequence[Program]) -> Range:
+        timed.append(programs)
+        return predict_benchmark(programs)
 
-    monkeypatch.setattr(timing, "predict", counted)
+    monkeypatch.setattr(timing, "predict_benchmark", counted)
     session = InferenceSession(small("N"))
     before = session.last_run.predicted_us
     assert before is None

@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """A session's options for NeuronCores; the simulator ignores them.
+    """A session's options for NeuronCores; the simulator uses ``lnc`` alone.
 
     ``lnc``: physical cores per logical core; by default NEURON_LOGICAL_NC_CONFIG, else 1. ``cores``: load the model on
     this many; slices of a batch run on them in parallel. ``compiled``: a directory of ``trnrt compile --backend

@@ -10,10 +10,12 @@ from typing import Any
 
 from trnrt.backends import Array
 from trnrt.errors import KernelError
-from trnrt.nki import Spec, trace
+from trnrt.nki import Spec
+from trnrt.nki.machine.cores import CoreGroup
 from trnrt.nki.machine.execute import Executor
 from trnrt.nki.machine.program import Program
 from trnrt.nki.seam import use_simulator
+from trnrt.nki.sim.kernel import trace_cores
 from trnrt.planner.plan import Plan
 
 
@@ -34,25 +36,26 @@ def load_entry(plan: Plan, path: Path, source: bytes, *, importable: bool = Fals
     return function
 
 
-def trace_plan(plan: Plan, path: Path, source: bytes) -> Program:
-    """The program of a plan's kernel module, for the plan's shapes and target; reads no array."""
+def trace_plan(plan: Plan, path: Path, source: bytes) -> list[Program]:
+    """The program of each core of a plan's kernel module, for the plan's shapes and target; reads no array."""
     specs = [Spec(tensor.shape, tensor.dtype) for tensor in plan.inputs]
     specs += [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
     with use_simulator():
         entry = load_entry(plan, path, source)
-    return trace(entry, *specs, target=plan.target)
+    return trace_cores(entry, *specs, target=plan.target, cores=plan.cores)
 
 
 class SimulatedKernel:
-    """A traced and bound program; weights stay loaded between runs."""
+    """A traced and bound kernel, with the program of each core; weights stay loaded between runs."""
 
-    def __init__(self, program: Program, plan: Plan) -> None:
-        self.program = program
-        self._inputs = len(plan.inputs)
-        self._executor = Executor(program, given=dict(enumerate(plan.weights.values(), start=self._inputs)))
+    def __init__(self, programs: Sequence[Program], plan: Plan) -> None:
+        self.programs = programs
+        given = dict(enumerate(plan.weights.values(), start=len(plan.inputs)))
+        alone = len(programs) == 1
+        self._executor = Executor(programs[0], given=given) if alone else CoreGroup(programs, given=given)
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
-        """Replay the program on new inputs."""
+        """Replay the programs on new inputs."""
         return self._executor.run(inputs)
 
     def close(self) -> None:

@@ -61,6 +61,7 @@ def request_for(
         "choices": options.choices.request,
         "effort": options.effort,
         "max_instructions": options.max_instructions,
+        "lnc": options.lnc,
     }
 
 

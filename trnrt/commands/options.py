@@ -253,8 +253,8 @@ LncFlag = Annotated[
         min=1,
         max=2,
         metavar="[1|2]",
-        help="Physical cores per logical NeuronCore; with 2, both do the same work. By default "
-        "NEURON_LOGICAL_NC_CONFIG, else 1.",
+        help="Physical cores per logical NeuronCore; 2 divide the work where that is predicted to be faster. "
+        "By default NEURON_LOGICAL_NC_CONFIG, else 1.",
     ),
 ]
 DeviceProfileFlag = Annotated[

@@ -160,8 +160,8 @@ class Serving:
         "Device",
         "--lnc",
         metavar="[1|2]",
-        help="Physical cores per logical NeuronCore; with 2, both do the same work. By default "
-        "NEURON_LOGICAL_NC_CONFIG, else 1.",
+        help="Physical cores per logical NeuronCore; 2 divide the work where that is predicted to be faster. "
+        "By default NEURON_LOGICAL_NC_CONFIG, else 1.",
     )
     cores: int | None = flag(
         "Device",

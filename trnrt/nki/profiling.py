@@ -278,7 +278,7 @@ def _notes(timelines: Sequence[Timeline]) -> tuple[str, ...]:
     notes = [timeline.program.target.note for timeline in timelines if timeline.program.target.note]
     notes += [note for timeline in timelines for note in overflow_notes(timeline.program)]
     notes += [note for timeline in timelines for note in timeline.notes]
-    if len(timelines) > 1:
+    if any(one.operation.meets for timeline in timelines for one in timeline.program.instructions):
         notes.append("each core is timed on its own: they don't wait for each other where they meet")
     return tuple(dict.fromkeys(notes))
 

@@ -14,6 +14,7 @@ from trnrt.errors import Blocker, UnsupportedModelError
 from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner.checking import check_choices
 from trnrt.planner.choices import ASKED, Choices
+from trnrt.planner.cores.sharing import share_work
 from trnrt.planner.lowering.merging import merge_steps
 from trnrt.planner.lowering.refusals import summarize_blockers
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
@@ -70,7 +71,7 @@ def plan_view(
     ``fewer`` gives the graph for fewer rows, if the batch may be split into passes.
     """
     planning = Planning(model, view, options, batch, fewer)
-    return planning.whole_plan(planning.search())
+    return share_work(planning, planning.whole_plan(planning.search()))
 
 
 @dataclass(eq=False)
@@ -115,19 +116,19 @@ class Planning:
         same = all(same_crossing(*both, self.batch, rows) for both in crossing)
         return self.material(choices, rows) if same and same_steps(whole, part, self.batch, rows) else None
 
-    def whole_plan(self, searched: Searched) -> Plan:
-        """The plan of the model as one kernel, around the module that was found."""
+    def whole_plan(self, searched: Searched, cores: int = 1) -> Plan:
+        """The plan of the model as one kernel, around the module that was found: for the rows of each of ``cores``."""
         choices, fitted = searched.choices, searched.fitted
         whole, part, notes = self.material(choices, self.batch), self.material(choices, fitted.rows), list[str]()
         part.tune()
         size = measure_size(fitted.program or trace_module(part, fitted.module))
         if self.batch is not None and fitted.rows is not None and fitted.rows != self.batch:
-            times = self.batch // fitted.rows
+            times = self.batch // fitted.rows // cores
             size = KernelSize(size.unrolled * times, size.compiled * times)
-            notes.append(_passes_note(self.batch, fitted.rows))
-            fitted = repeat_part(part, fitted, times, whole.heading)
+            notes += [_passes_note(self.batch // cores, fitted.rows)] if times > 1 else []
+            fitted = repeat_part(part, fitted, times, whole.heading, cores)
         plan = self.plan(choices, Making(whole, part, fitted, notes))
-        return replace(plan, weighed=searched.weighed, size=size)
+        return replace(plan, weighed=searched.weighed, size=size, cores=cores)
 
     def plan(self, choices: Choices, making: Making) -> Plan:
         """The plan around a fitted module, without its size."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trnrt.errors import OptionError
-from trnrt.nki.machine.targets import DEFAULT_TARGET
+from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.sizes import Shape
 
@@ -28,7 +28,8 @@ class PlanOptions:
     ``choices`` override the planner's own. With ``effort`` 1 it compares predicted times wherever that can gain; with 0
     it estimates. ``fallback`` names what runs the nodes that the device can't; without it such a model is refused.
     ``shapes``: sizes left open in the model's file, by input. ``max_instructions``: the most in a kernel, NO_BUDGET for
-    any number, None for DEFAULT_BUDGET if that can be met. Raises OptionError for an invalid value.
+    any number, None for DEFAULT_BUDGET if that can be met. ``lnc``: physical cores of a logical one; with 2 they divide
+    the work where that is predicted to be faster. Raises OptionError for an invalid value.
     """
 
     target: str = DEFAULT_TARGET
@@ -38,6 +39,7 @@ class PlanOptions:
     fallback: str | None = None
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     max_instructions: int | None = None
+    lnc: int = 1
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -50,8 +52,17 @@ class PlanOptions:
             raise OptionError(
                 f"max_instructions is {self.max_instructions}", hint="it is 1 or more, or 0 for kernels of any size"
             )
+        if not 1 <= self.lnc <= get_target(self.target).device.most_lnc:
+            raise OptionError(
+                f"--lnc {self.lnc}: {self.target} has no logical cores of {self.lnc}", hint=_lnc_hint(self.target)
+            )
 
     @property
     def budget(self) -> int:
         """The most instructions of a kernel; NO_BUDGET for any number."""
         return DEFAULT_BUDGET if self.max_instructions is None else self.max_instructions
+
+
+def _lnc_hint(target: str) -> str:
+    most = get_target(target).device.most_lnc
+    return "use --lnc 1: there, LNC is always 1" if most == 1 else f"use --lnc 1 or {most}"

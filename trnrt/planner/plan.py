@@ -169,7 +169,8 @@ class Plan:
     function ``entry`` takes ``inputs`` and then ``weights`` in order and returns ``results``. ``parts`` lists by name
     the weights that share an argument. ``constants`` are values for the host (label tables, outputs that depend on no
     input). ``before`` computes those of ``inputs`` that aren't inputs of the model; ``host`` runs on the results.
-    ``size`` counts the kernel's instructions.
+    ``size`` counts the kernel's instructions, on one core. ``cores``: the physical cores that divide the work; the
+    module is launched on that many.
     """
 
     name: str
@@ -192,3 +193,4 @@ class Plan:
     weighed: tuple[Tried, ...] = ()
     before: tuple[HostNode, ...] = ()
     size: KernelSize = KernelSize(0, 0)
+    cores: int = 1

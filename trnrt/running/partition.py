@@ -35,10 +35,9 @@ class LoadedPlan:
     def predicted_range(self) -> Range | None:
         """The predicted latency of a run on the device; None if the backend has no program to time."""
         from trnrt.backends.simulator import SimulatedKernel
-        from trnrt.nki.machine.timing import predict
+        from trnrt.nki.machine.timing import predict_benchmark
 
-        program = self.kernel.program if isinstance(self.kernel, SimulatedKernel) else None
-        return None if program is None else predict(program).benchmark
+        return predict_benchmark(self.kernel.programs) if isinstance(self.kernel, SimulatedKernel) else None
 
     def run(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """The plan's outputs, in the model's own dtypes."""

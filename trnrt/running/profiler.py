@@ -12,7 +12,7 @@ from trnrt.nki import Spec
 from trnrt.nki.breakdown import Holder, PlanCost, StepCost, holders_of
 from trnrt.nki.floor import floor_program
 from trnrt.nki.machine.program import Program
-from trnrt.nki.machine.timing import Range, add_ranges, predict
+from trnrt.nki.machine.timing import Range, add_ranges, predict_benchmark
 from trnrt.nki.profiling import Profile, Step, predicted_us, profile_programs
 from trnrt.nki.tiles import StepTiles, tile_plan
 from trnrt.planner.plan import Plan
@@ -30,18 +30,19 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
     # Lines outside of the steps belong to the last step, which has no lines of its own.
     outside = "(loop over the batch, and weights)" if plan.size.trips > 1 else "(weights brought ahead)"
     steps = [*_steps(plan), *([Step(outside, (), (0, 0))] if plan.parts or plan.size.trips > 1 else [])]
-    program = _plan_program(plan, cache_dir)
-    return profile_programs([program], steps=steps, dtype=plan.dtype, batch=plan.batch, floor=_floor(plan))
+    return profile_programs(
+        _plan_programs(plan, cache_dir), steps=steps, dtype=plan.dtype, batch=plan.batch, floor=_floor(plan)
+    )
 
 
 def predicted_range_of(plan: Plan, cache_dir: Path | None = None) -> Range:
     """``benchmark`` of a plan's profile alone. Raises what ``profile_plan`` raises."""
-    return predict(_plan_program(plan, cache_dir)).benchmark
+    return predict_benchmark(_plan_programs(plan, cache_dir))
 
 
 def predicted_us_of(plan: Plan, cache_dir: Path | None = None) -> float:
     """``benchmark_us`` of a plan's profile alone. Raises what ``profile_plan`` raises."""
-    return predicted_us(_plan_program(plan, cache_dir))
+    return max(predicted_us(program) for program in _plan_programs(plan, cache_dir))
 
 
 def tiles_of_plan(plan: Plan, profile: Profile) -> tuple[StepTiles, ...]:
@@ -71,7 +72,7 @@ def add_costs(costs: Iterable[PlanCost], crossings_us: float = 0.0) -> PlanCost:
     return PlanCost(add_ranges((cost.predicted for cost in found), crossings_us), holders, steps)
 
 
-def _plan_program(plan: Plan, cache_dir: Path | None) -> Program:
+def _plan_programs(plan: Plan, cache_dir: Path | None) -> list[Program]:
     path, source, _ = KernelCache(cache_dir).kernel(plan.name, plan.source)
     return trace_plan(plan, path, source)
 

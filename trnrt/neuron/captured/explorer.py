@@ -254,7 +254,7 @@ def _instructions(tables: Tables, window: tuple[int, int] | None) -> tuple[dict[
     table = table[np.argsort(table[:, 0], kind="stable")]
     names = ("start", "end", "dma_start", "dma_end", "kind", "place")
     found: dict[str, Any] = {name: table[:, k] for k, name in enumerate(names)}
-    notes = [f"{others:,} instructions of the second physical core, which does the same work, are left out"]
+    notes = [f"{others:,} instructions of the second physical core are left out"]
     return found | {"kinds": list(kinds), "places": list(places)}, notes if others else []
 
 

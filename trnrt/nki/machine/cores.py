@@ -7,34 +7,46 @@ match, the cores would deadlock: that is an error before anything runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.execute import Executor, unwritten_value
+from trnrt.nki.machine.execute import Executor, from_host, unwritten_value
 from trnrt.nki.machine.program import Instruction, MemoryRegion, Program, Storage
 
 
 class CoreGroup:
-    """The programs of all cores, bound to arrays, with the interface of an Executor."""
+    """The programs of all cores, bound to arrays, with the interface of an Executor.
 
-    def __init__(self, programs: Sequence[Program], *, precise: bool = True) -> None:
+    ``given``: constant arguments by position (weights), as an Executor's: they are read in place if possible.
+    """
+
+    def __init__(
+        self, programs: Sequence[Program], *, precise: bool = True, given: Mapping[int, Array] | None = None
+    ) -> None:
         self.program = programs[0]
         storages = [[s for s in program.storages if s.buffer is MemoryRegion.shared_hbm] for program in programs]
         _check_shared(storages)
         _check_constants(programs, storages)
-        shared = [np.full(s.size, unwritten_value(s), s.dtype.array_dtype) for s in storages[0]]
+        kept = _keep_given(programs, given or {})
+        shared = [
+            kept[s.index] if s.index in kept else np.full(s.size, unwritten_value(s), s.dtype.array_dtype)
+            for s in storages[0]
+        ]
         self._cores = [
             Executor(program, {s.index: held for s, held in zip(own, shared, strict=True)}, precise=precise)
             for program, own in zip(programs, storages, strict=True)
         ]
-        given = {s.index for s in self.program.inputs} | set(self.program.initial)
+        loaded = {s.index for s in self.program.inputs} | set(self.program.initial)
         self._blank = [
-            (h, unwritten_value(s)) for h, s in zip(shared, storages[0], strict=True) if s.index not in given
+            (h, unwritten_value(s)) for h, s in zip(shared, storages[0], strict=True) if s.index not in loaded
         ]
         _check_meetings([core.meetings for core in self._cores])
+        for position, array in (given or {}).items():
+            if self.program.inputs[position].index not in kept:
+                self.load(position, array)
 
     @property
     def changes(self) -> list[int]:
@@ -73,6 +85,17 @@ class CoreGroup:
         sent = [core.window(at["src"]).copy() for core, at in zip(self._cores, meeting, strict=True)]
         for core, at in zip(self._cores, meeting, strict=True):
             core.window(at["dst"])[...] = sent[at["recv_from_rank"]]
+
+
+def _keep_given(programs: Sequence[Program], given: Mapping[int, Array]) -> dict[int, Array]:
+    """The arguments that no core writes to, by the first core's storage: the caller's arrays, if they can be held."""
+    written = {position for program in programs for position in program.changes()}
+    inputs = programs[0].inputs
+    return {
+        inputs[position].index: from_host(array, inputs[position])
+        for position, array in given.items()
+        if position not in written and inputs[position].index not in programs[0].initial
+    }
 
 
 def _check_shared(storages: list[list[Storage]]) -> None:

@@ -30,7 +30,7 @@ from trnrt.nki.sim.subset import check_file
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import JitOptions, Tracer, activate, active_tracer, is_tracing, source_of
 
-__all__ = ["Kernel", "Simulated", "Spec", "intercept_calls", "jit", "simulate", "trace"]
+__all__ = ["Kernel", "Simulated", "Spec", "intercept_calls", "jit", "simulate", "trace", "trace_cores"]
 
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 PRECISION_VARIABLE = "NKI_PRECISE_FP"
@@ -145,6 +145,18 @@ def trace(
     if strict:
         check_file(function, level)
     return _warn_doubts([program])[0]
+
+
+def trace_cores(
+    kernel: Kernel | Callable[..., Any],
+    *args: Any,
+    target: str,
+    cores: int,
+) -> list[Program]:
+    """``trace`` for a kernel on ``cores`` physical cores: the program of each."""
+    if cores == 1:
+        return [trace(kernel, *args, target=target)]
+    return _warn_doubts(Simulated(kernel, get_target(target), cores=cores).trace(*args))
 
 
 def simulate(

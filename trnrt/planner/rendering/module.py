@@ -18,7 +18,7 @@ from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
 from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.
-_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "row", "range", "run_rows"}
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "row", "range", "run_rows", "start"}
 # The most dimensions of an access pattern (``.ap``): NKI 0.6, nki/api, nki.language.NkiTensor.ap.
 _MOST_DIMENSIONS = 5
 # Modules that start with products, and the number of transposes of zeros that bridge the wait for small loads: more
@@ -81,17 +81,17 @@ class _Writer:
 
     def begin_passes(self, inputs: list[DeviceTensor], repeat: Repeat) -> None:
         """Open the loop over passes; each takes its part of the tensors that cross the boundary."""
-        if repeat.times == 1:
+        if repeat.count == 1:
             return
         crossing = {tensor.name: tensor for tensor in [*inputs, *self.results.values()]}
         for tensor in self.results.values():
-            shape = (repeat.times * tensor.shape[0], *tensor.shape[1:])
+            shape = (repeat.count * tensor.shape[0], *tensor.shape[1:])
             name = self.names.identifier(tensor.name)
             self.body += ["", f"{name} = nl.ndarray({shape}, dtype=nl.{tensor.dtype}, buffer=nl.shared_hbm)"]
         rows = next(iter(crossing.values())).shape[0]
-        unrolled = f"for row in range(0, {repeat.times * rows}, {rows}):"
-        self.body += ["", "def run_rows(row):" if repeat.on_device else unrolled]
-        self.outer = self.indent = "    "
+        self.body += ["", *_first_lines(repeat, rows)]
+        if repeat.times > 1:
+            self.outer = self.indent = "    "
         for value, tensor in crossing.items():
             name = self.rows[value] = self.names.identifier(value, "rows")
             if not repeat.on_device:
@@ -299,6 +299,19 @@ def _reshape_code(name: str, stored: tuple[int, ...], wanted: tuple[int, ...]) -
     return name if stored == wanted else f"{name}.reshape({wanted})"
 
 
+def _first_lines(repeat: Repeat, rows: int) -> list[str]:
+    """The lines that set ``row``, the first of a pass's ``rows``; a loop, if there are several passes on a core."""
+    if repeat.on_device:
+        return ["def run_rows(row):"]
+    if repeat.cores == 1:
+        return [f"for row in range(0, {repeat.times * rows}, {rows}):"]
+    check = f'assert nl.num_programs(0) == {repeat.cores}, "launch it on {repeat.cores} cores: kernel[{repeat.cores}]"'
+    own = f"nl.program_id(0) * {repeat.times * rows}"
+    if repeat.times == 1:
+        return [check, f"row = {own}"]
+    return [check, f"start = {own}", f"for row in range(start, start + {repeat.times * rows}, {rows}):"]
+
+
 def _where(layout: Layout) -> str:
     return "HBM" if layout is Layout.HBM else f"SBUF {layout.value}"
 
@@ -331,11 +344,18 @@ class Material:
 @dataclass(frozen=True)
 class Repeat:
     """``times`` passes, each over the next rows of the batch. ``on_device``: in a loop of the device, whose body the
-    compiler sees once; else unrolled. ``resident``: the prefetched weights are loaded once, before that loop."""
+    compiler sees once; else unrolled. ``resident``: the prefetched weights are loaded once, before that loop.
+    ``cores``: the physical cores that make as many passes each, each over its own rows; not ``on_device``."""
 
     times: int = 1
     on_device: bool = False
     resident: bool = False
+    cores: int = 1
+
+    @property
+    def count(self) -> int:
+        """The passes of all cores."""
+        return self.times * self.cores
 
 
 @dataclass

@@ -80,12 +80,13 @@ def _shares(first: float | None) -> Sequence[float]:
     return SHARES if first is None else (first, *(share for share in SHARES if share < first))
 
 
-def repeat_part(part: Material, fitted: Fitted, times: int, heading: list[str]) -> Fitted:
-    """The module that takes a batch in ``times`` passes over one that was fitted for a ``part`` of its rows.
+def repeat_part(part: Material, fitted: Fitted, times: int, heading: list[str], cores: int = 1) -> Fitted:
+    """The module that takes a batch in ``times`` passes over one that was fitted for a ``part`` of its rows, on each of
+    ``cores``.
 
     ``heading`` is that of the whole. It isn't traced: passes share nothing in SBUF.
     """
-    draft = Draft(replace(part, heading=heading), fitted.placed, Repeat(times))
+    draft = Draft(replace(part, heading=heading), fitted.placed, Repeat(times, cores=cores))
     rooms = _rooms(part, fitted.placed)
     return replace(fitted, module=render(draft, rooms.with_share(fitted.share)), program=None)
 

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.program import Program
 from trnrt.nki.seam import use_simulator
-from trnrt.planner.plan import DeviceTensor
+from trnrt.nki.sim.kernel import trace_cores
+from trnrt.planner.plan import DeviceTensor, Plan
 
 
 def trace_source(
     source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Sequence[Spec], target: str
 ) -> Program:
     """The program of a module's function ``entry``. Raises what tracing raises."""
+    with _loaded(source, entry) as kernel:
+        return trace(kernel, *_specs(inputs), *weights, target=target)
+
+
+def trace_cores_of(plan: Plan) -> list[Program]:
+    """The program of each core of a plan. Raises what tracing raises."""
+    weights = [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
+    with _loaded(plan.source, plan.entry) as kernel:
+        return trace_cores(kernel, *_specs(plan.inputs), *weights, target=plan.target, cores=plan.cores)
+
+
+def _specs(tensors: Sequence[DeviceTensor]) -> list[Spec]:
+    return [Spec(tensor.shape, tensor.dtype) for tensor in tensors]
+
+
+@contextmanager
+def _loaded(source: str, entry: str) -> Iterator[Callable[..., Any]]:
+    """A module's function ``entry``; its lines can be found while it is used."""
     path = f"<trial of {entry}>"
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     module = ModuleType("trial")
@@ -23,7 +44,6 @@ def trace_source(
     try:
         with use_simulator():  # beside AWS's nki, too
             exec(compile(source, path, "exec"), module.__dict__)
-            specs = [Spec(tensor.shape, tensor.dtype) for tensor in inputs]
-            return trace(getattr(module, entry), *specs, *weights, target=target)
+            yield getattr(module, entry)
     finally:
         linecache.cache.pop(path, None)

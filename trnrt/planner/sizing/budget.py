@@ -16,6 +16,7 @@ from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.profiling import in_order_us
 from trnrt.planner.choices import Choices
+from trnrt.planner.cores.sharing import share_work
 from trnrt.planner.making import Making, Planning
 from trnrt.planner.naming import printable
 from trnrt.planner.options import PlanOptions
@@ -35,6 +36,7 @@ _ROUNDS = 6
 """Cuts are made again, with smaller kernels, this often: a cut moves tensors to HBM, which takes more instructions."""
 _MARGIN = 0.95
 """The share of the budget that is left for that, each time again."""
+_SAME_WORK = "the cores of a logical one do the same work: no way to divide it keeps the budget of instructions"
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,13 @@ def plan_kernels(
     """
     planning = Planning(model, view, options, batch, fewer)
     searched = planning.search()
-    plan, budget = planning.whole_plan(searched), options.budget
+    alone, budget = planning.whole_plan(searched), options.budget
+    plan = share_work(planning, alone)
     if not budget or plan.size.compiled <= budget:
         return [PlannedKernel(plan, tuple(info.name for info in model.inputs), plan.nodes)]
-    return _Budgeting(planning, searched, plan, budget).kernels()
+    if options.lnc > 1:
+        alone = replace(alone, notes=(*alone.notes, _SAME_WORK))
+    return _Budgeting(planning, searched, alone, budget).kernels()
 
 
 class _Budgeting:

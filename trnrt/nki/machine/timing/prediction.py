@@ -119,6 +119,11 @@ def predict(program: Program) -> Prediction:
         return Prediction(issues, compiled, order, headline, least, most)
 
 
+def predict_benchmark(programs: Iterable[Program]) -> Range:
+    """The time that a benchmark would measure of a kernel, given the program of each of its cores."""
+    return largest_range(predict(program).benchmark for program in programs)
+
+
 def add_ranges(ranges: Iterable[Range], fixed_us: float = 0.0) -> Range:
     """The total of times that follow each other, plus ``fixed_us``: the sums of the ends and headlines."""
     found = tuple(ranges)

@@ -1,0 +1,1 @@
+"""Divide the work of a plan over the physical cores of a logical one."""
