@@ -21,7 +21,7 @@ from trnrt.nki.machine.timing import (
     Timeline,
     benchmark_us,
     largest_range,
-    predict,
+    predict_cores,
     schedule,
     schedule_freely,
 )
@@ -207,7 +207,7 @@ def profile_programs(
     ``dtype``: the dtype to report; None takes that of most of the multiplications. ``floor``: the program to compare
     the breakdown with, which only loads the inputs and stores the outputs.
     """
-    predictions = tuple(predict(program) for program in programs)
+    predictions = predict_cores(programs)
     timelines = tuple(prediction.timeline for prediction in predictions)
     prediction = _slowest(predictions)
     slowest = prediction.timeline
@@ -278,8 +278,6 @@ def _notes(timelines: Sequence[Timeline]) -> tuple[str, ...]:
     notes = [timeline.program.target.note for timeline in timelines if timeline.program.target.note]
     notes += [note for timeline in timelines for note in overflow_notes(timeline.program)]
     notes += [note for timeline in timelines for note in timeline.notes]
-    if any(one.operation.meets for timeline in timelines for one in timeline.program.instructions):
-        notes.append("each core is timed on its own: they don't wait for each other where they meet")
     return tuple(dict.fromkeys(notes))
 
 

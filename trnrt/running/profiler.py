@@ -42,7 +42,8 @@ def predicted_range_of(plan: Plan, cache_dir: Path | None = None) -> Range:
 
 def predicted_us_of(plan: Plan, cache_dir: Path | None = None) -> float:
     """``benchmark_us`` of a plan's profile alone. Raises what ``profile_plan`` raises."""
-    return max(predicted_us(program) for program in _plan_programs(plan, cache_dir))
+    programs = _plan_programs(plan, cache_dir)
+    return predicted_us(programs[0]) if len(programs) == 1 else predict_benchmark(programs).us
 
 
 def tiles_of_plan(plan: Plan, profile: Profile) -> tuple[StepTiles, ...]:

@@ -43,7 +43,7 @@ class CoreGroup:
         self._blank = [
             (h, unwritten_value(s)) for h, s in zip(shared, storages[0], strict=True) if s.index not in loaded
         ]
-        _check_meetings([core.meetings for core in self._cores])
+        check_meetings([core.meetings for core in self._cores])
         for position, array in (given or {}).items():
             if self.program.inputs[position].index not in kept:
                 self.load(position, array)
@@ -124,7 +124,7 @@ def _same_bytes(one: Array | None, other: Array | None) -> bool:
     return one is other or (one is not None and other is not None and one.tobytes() == other.tobytes())
 
 
-def _check_meetings(meetings: list[list[Instruction]]) -> None:
+def check_meetings(meetings: list[list[Instruction]]) -> None:
     """Check that the n-th meetings of all cores are of one kind, and that exchanges fit."""
     for number in range(max(len(of_core) for of_core in meetings)):
         present = [of_core[number] if number < len(of_core) else None for of_core in meetings]

@@ -126,7 +126,8 @@ class Timing:
     (list scheduling). ``places``: the tiles of a loop rotate over this many times the places that they need.
     ``head_ns`` and ``tail_ns``: a profiler's total has them before the first and after the last instruction;
     ``benchmark_ns``: how much of them a benchmark of many runs still sees. ``loop_barrier_ns``: how long all engines
-    wait at a device loop's entry and after each trip, once the work before is done.
+    wait at a device loop's entry and after each trip, once the work before is done. ``meeting_ns``: from when the later
+    of two cores has reached a meeting until both go on.
     """
 
     compared: bool
@@ -138,6 +139,7 @@ class Timing:
     table_load_ns: float
     function_latency_ns: float
     loop_barrier_ns: float
+    meeting_ns: float
     wide_stride_factor: float
     vector_modes: bool
     exclusive_psum: bool

@@ -159,7 +159,8 @@ class Hazards:
             self._read(view, number, lane, waits)
         if self._uses_registers:
             self._use_registers(instruction, number, lane, waits)
-        targets = [view for name, view in operands if name in written]
+        # After a meeting, another core may have changed what it is about.
+        targets = [view for name, view in operands if name in written or instruction.operation.meets]
         if instruction.operation.registers is not None:
             targets += [view for view in instruction.extra if view.buffer is MemoryRegion.registers]
         # Find all waits first: an instruction that writes one tile twice does not wait for itself.

@@ -26,6 +26,7 @@ PARTS = {
     "DMA data": False,
     "semaphores": True,
     "loop barriers": True,
+    "meetings": True,
     "function tables": True,
     "instruction latency": True,
     "compute": False,
@@ -36,9 +37,9 @@ PARTS = {
 trigger that waits for its engine's earlier ones. ``DMA completions``: the memory's latency, and from the last byte to
 the semaphore. ``DMA data``: packets and bytes, including those of other transfers that an engine has first.
 ``semaphores``: from an end to the instruction that waited for it. ``loop barriers``: of device loops, at their entry
-and after each trip. ``function tables``: the scalar engine's.
-``instruction latency``: the least time of an instruction, or until the next may follow. ``compute``: elements and
-columns.
+and after each trip. ``meetings``: waiting for another core, and for its semaphore. ``function tables``: the scalar
+engine's. ``instruction latency``: the least time of an instruction, or until the next may follow. ``compute``: elements
+and columns.
 """
 
 
@@ -134,7 +135,9 @@ class _Walk:
 
     def _previous(self, issue: int) -> int:
         """The issue that allowed an issue to begin, at the walk's present time; -1 for none."""
-        line, begin = self.timeline, self.until
+        line = self.timeline
+        self._add(issue, "meetings", line.reached.get(issue, self.until))
+        begin = self.until
         earlier, engine = line.waited_for[issue], self._engine(issue)
         table = self._table_load(issue)
         if earlier < 0 and begin in (0, table):

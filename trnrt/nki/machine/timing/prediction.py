@@ -8,15 +8,17 @@ compiler does, or a published interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from trnrt.nki.machine.cores import check_meetings
 from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing.issues import Issues
 from trnrt.nki.machine.timing.list_scheduling import ListSchedule
+from trnrt.nki.machine.timing.meetings import run_together
 from trnrt.nki.machine.timing.rewriting import rewrite_copies
 from trnrt.nki.machine.timing.simulation import Schedule
 from trnrt.nki.machine.timing.timeline import PS_PER_US, Timeline
@@ -63,6 +65,7 @@ class Prediction:
     ends'.
 
     ``issues`` are the program's, ``compiled`` those after the compiler's rewrites; ``order`` is the headline's.
+    ``beside``: both of the other cores that it meets.
     """
 
     issues: Issues
@@ -71,6 +74,7 @@ class Prediction:
     timeline: Timeline
     least: Timeline
     most: Timeline
+    beside: tuple[tuple[Issues, Issues], ...] = field(default=(), kw_only=True)
 
     @property
     def benchmark(self) -> Range:
@@ -90,14 +94,13 @@ class Prediction:
         """
         headline = benchmark_us(self.timeline)
         with without_collection():
-            in_order = benchmark_us(Schedule(self.issues.retime(self.timing)).run())
+            in_order = benchmark_us(_run(Schedule, [self.issues, *(one for one, _ in self.beside)], self.timing)[0])
             pin = "with nl.no_reorder(): around instructions that are in their best order"
             found = [Cause(ORDER, _range(headline, headline, in_order), "the compiler may reorder, or not", pin)]
+            compiled = [self.compiled, *(one for _, one in self.beside)]
             for one in self.timing.uncertain:
-                least, most = (
-                    benchmark_us(self.order(self.compiled.retime(self.timing.move_to(end, [one.cause]))).run())
-                    for end in ("least", "most")
-                )
+                least = benchmark_us(_run(self.order, compiled, self.timing.move_to("least", [one.cause]))[0])
+                most = benchmark_us(_run(self.order, compiled, self.timing.move_to("most", [one.cause]))[0])
                 found.append(Cause(one.cause, _range(least, headline, most), one.source, one.pin))
         wide = [cause for cause in found if cause.range.ratio > 1]
         return tuple(sorted(wide, key=lambda cause: -cause.range.ratio))
@@ -110,18 +113,41 @@ class Prediction:
 
 def predict(program: Program) -> Prediction:
     """The prediction of a compiled program. Raises as ``schedule`` does."""
+    return _predict([program])[0]
+
+
+def predict_cores(programs: Sequence[Program]) -> tuple[Prediction, ...]:
+    """The predictions of a kernel's cores; those that meet wait for each other. Raises as ``schedule`` does."""
+    if not any(one.operation.meets for program in programs for one in program.instructions):
+        return tuple(predict(program) for program in programs)
+    check_meetings([[one for one in program.instructions if one.operation.meets] for program in programs])
+    return _predict(programs)
+
+
+def _predict(programs: Sequence[Program]) -> tuple[Prediction, ...]:
+    """The predictions of cores that run at the same time."""
     with without_collection():
-        issues = Issues(program)
-        compiled, timing = _issues_as_compiled(program, issues), program.target.timing
-        headline, order = _headline(compiled)
-        least = order(compiled.retime(timing.move_to("least"))).run()
-        most = Schedule(issues.retime(timing.move_to("most"))).run()
-        return Prediction(issues, compiled, order, headline, least, most)
+        issues = [Issues(program) for program in programs]
+        compiled = [_issues_as_compiled(program, own) for program, own in zip(programs, issues, strict=True)]
+        timing = programs[0].target.timing
+        headlines, order = _headline(compiled)
+        least = _run(order, compiled, timing.move_to("least"))
+        most = _run(Schedule, issues, timing.move_to("most"))
+        both = list(zip(issues, compiled, strict=True))
+        return tuple(
+            Prediction(*both[k], order, headlines[k], least[k], most[k], beside=(*both[:k], *both[k + 1 :]))
+            for k in range(len(programs))
+        )
 
 
-def predict_benchmark(programs: Iterable[Program]) -> Range:
+def _run(order: type[Schedule], cores: Sequence[Issues], timing: Timing) -> list[Timeline]:
+    """The timelines of cores that run at the same time, with other timing."""
+    return run_together([order(issues.retime(timing)) for issues in cores])
+
+
+def predict_benchmark(programs: Sequence[Program]) -> Range:
     """The time that a benchmark would measure of a kernel, given the program of each of its cores."""
-    return largest_range(predict(program).benchmark for program in programs)
+    return largest_range(prediction.benchmark for prediction in predict_cores(programs))
 
 
 def add_ranges(ranges: Iterable[Range], fixed_us: float = 0.0) -> Range:
@@ -140,7 +166,7 @@ def largest_range(ranges: Iterable[Range]) -> Range:
 def schedule_freely(program: Program) -> Timeline:
     """The headline's timeline alone. Raises as ``schedule`` does."""
     with without_collection():
-        return _headline(_issues_as_compiled(program, None))[0]
+        return _headline([_issues_as_compiled(program, None)])[0][0]
 
 
 def compiled_issues(program: Program) -> Issues:
@@ -150,7 +176,7 @@ def compiled_issues(program: Program) -> Issues:
 
 def retimed_us(issues: Issues, timing: Timing) -> float:
     """The headline of ``compiled_issues`` as a benchmark would measure it, with other numbers of the same policies."""
-    return benchmark_us(_headline(issues.retime(timing))[0])
+    return benchmark_us(_headline([issues.retime(timing)])[0][0])
 
 
 def _issues_as_compiled(program: Program, issues: Issues | None) -> Issues:
@@ -159,13 +185,20 @@ def _issues_as_compiled(program: Program, issues: Issues | None) -> Issues:
     return Issues(fewer) if fewer is not None else issues or Issues(program)
 
 
-def _headline(issues: Issues) -> tuple[Timeline, type[Schedule]]:
-    """The list scheduler's timeline and its class; or the one in order, if that is not slower (no compiler would choose
-    the slower one)."""
-    in_order = Schedule(issues).run()
-    issues.rewind()
-    free = ListSchedule(issues).run() if issues.target.timing.order == "free" else in_order
-    return (free, ListSchedule) if free.duration < in_order.duration else (in_order, Schedule)
+def _headline(cores: Sequence[Issues]) -> tuple[list[Timeline], type[Schedule]]:
+    """The list scheduler's timelines and its class; or those in order, if they are not slower (no compiler would choose
+    the slower ones)."""
+    in_order = run_together([Schedule(issues) for issues in cores])
+    if cores[0].target.timing.order != "free":
+        return in_order, Schedule
+    for issues in cores:
+        issues.rewind()
+    free = run_together([ListSchedule(issues) for issues in cores])
+    return (free, ListSchedule) if _duration(free) < _duration(in_order) else (in_order, Schedule)
+
+
+def _duration(cores: Sequence[Timeline]) -> int:
+    return max(timeline.duration for timeline in cores)
 
 
 def benchmark_us(timeline: Timeline) -> float:

@@ -15,6 +15,7 @@ from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing.dma_engines import DmaEngines
 from trnrt.nki.machine.timing.issues import ENGINES, Facts, Issues, Stream
+from trnrt.nki.machine.timing.meetings import Meetings
 from trnrt.nki.machine.timing.tensor_engine import TensorEngine
 from trnrt.nki.machine.timing.timeline import Timeline, Transfer
 from trnrt.nki.machine.timing.transfers import Movements
@@ -53,18 +54,32 @@ class Schedule:
         self.ports = {"psum": 0, "sbuf": 0}
         self.triggers = dict.fromkeys(ENGINES, 0)  # when each engine can trigger its next transfer
         self.engine_free: dict[str, int] = {}
+        self.meetings: Meetings | None = None  # with other cores, of which this is number ``number``
+        self.number = 0
         self.signalled: dict[int, int] = {}  # order -> when its last transfer signals: a semaphore counts them in order
 
     def run(self) -> Timeline:
         """Run all events."""
+        self.begin()
+        while self.events:
+            self.step()
+        return self.finish()
+
+    def begin(self) -> None:
+        """Schedule the first events."""
         for stream in self.issues.streams:
             self._consider(stream)
-        while self.events:
-            now, issue = heappop(self.events)
-            if issue == _DMA:
-                self._serve_dma(now)
-            else:
-                self._issue(issue, now)
+
+    def step(self) -> None:
+        """Run the earliest event."""
+        now, issue = heappop(self.events)
+        if issue == _DMA:
+            self._serve_dma(now)
+        else:
+            self._issue(issue, now)
+
+    def finish(self) -> Timeline:
+        """The timeline, once there is no event left. KernelError if instructions wait for each other for ever."""
         if any(stream.position < len(stream.issues) for stream in self.issues.streams):
             raise KernelError(self._deadlock())
         return self._timeline()
@@ -115,6 +130,10 @@ class Schedule:
         if free > now:
             heappush(self.events, (free, issue))
             return
+        if self.meetings is not None and facts.instruction.operation.meets:
+            start = self.meetings.start(self.number, issue, now)
+            if start is None or start > now:
+                return  # the meeting wakes this core
         stream.position += 1
         if facts.barrier:
             self._meet(issue, now)
@@ -233,4 +252,5 @@ class Schedule:
             freed=self.freed,
             slowed=frozenset(self.slowed),
             timing=self.target.timing,
+            reached={} if self.meetings is None else self.meetings.reached(self.number),
         )

@@ -44,7 +44,8 @@ class Timeline:
     until its result is there; ``waited_for``: the issue that let it start (the previous one of its lane, the producer
     of its operands, the last user of what it overwrites), or -1. ``seen``: when its semaphore is set; ``freed``: when
     the next issue of its stream may start.
-    ``slowed``: the products at half the clock. ``duration``: when the last issue has ended. ``busy``: how long each
+    ``slowed``: the products at half the clock. ``reached``: when this core reached its meetings with another core, by
+    issue. ``duration``: when the last issue has ended. ``busy``: how long each
     lane was busy. ``notes``: what the model assumed. ``timing``: the numbers that it was made with.
     """
 
@@ -62,4 +63,5 @@ class Timeline:
     seen: list[int] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
     slowed: frozenset[int] = frozenset()
+    reached: dict[int, int] = field(default_factory=dict)
     timing: Timing = field(kw_only=True)

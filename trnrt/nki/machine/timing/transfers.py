@@ -6,6 +6,7 @@ Policy (AWS's compiler is free here; this is ours, in one place):
 - the sync engine triggers loads; the scalar engine triggers stores with hardware descriptors, the gpsimd engine those
   with static ones; the gpsimd engine makes software descriptors, with one generator for loads and stores; a kernel that
   names an engine gets it;
+- exchanges with another core have a queue of their own, triggered by the engine that triggers loads (``meetings.py``);
 - loads run ahead of stores (the compiler hoists them as far as their memory is free), each kind in the order of the
   program; an engine triggers one transfer at a time, and issues no compute instruction meanwhile;
 - an SBUF partition belongs to one DMA engine: eight in a row to each of the 16 (nki-dma-overview.rst);
@@ -72,7 +73,7 @@ class Starts:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._known: dict[tuple[str, str, bool, int, bool], Start] = {}
+        self._known: dict[tuple[str, str, bool, int, bool, bool], Start] = {}
 
     def get(self, instruction: Instruction) -> Start:
         """The start of a transfer."""
@@ -81,13 +82,14 @@ class Starts:
         dst, src = instruction.operands[0][1], instruction.operands[-1][1]
         loads, rows = dst.storage.on_chip, max(dst.partitions if dst.storage.on_chip else src.partitions, 1)
         mode = _mode(instruction)
-        key = (mode or self._target.timing.dma.default_mode, engine, loads, rows, not (mode or engine))
+        meets = instruction.operation.meets
+        key = (mode or self._target.timing.dma.default_mode, engine, loads, rows, not (mode or engine), meets)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._start(*key)
         return found
 
-    def _start(self, mode: str, engine: str, loads: bool, rows: int, free: bool) -> Start:
+    def _start(self, mode: str, engine: str, loads: bool, rows: int, free: bool, meets: bool) -> Start:
         timing = self._target.timing.dma
         idle = (self._target.partitions - rows) * timing.row_software_ns
         trigger, until = {
@@ -101,9 +103,10 @@ class Starts:
         made_here = mode != "static"
         until += timing.load_start_ns if loads and made_here else 0
         skew = (timing.load_skew_ns if loads else timing.store_skew_ns) if made_here else timing.static_skew_ns
-        stream = f"{'any' if free else engine} {'loads' if loads else 'stores'}"
+        kind = "exchanges" if meets else "loads" if loads else "stores"
+        queue = f"queue {engine}{' exchanges' * meets}"
         times = (_ps(trigger), _ps(until), _ps(skew))
-        return Start(engine, stream, f"queue {engine}", *times, mode, mode == "software")
+        return Start(engine, f"{'any' if free else engine} {kind}", queue, *times, mode, mode == "software")
 
 
 def _mode(instruction: Instruction) -> str:
