@@ -9,7 +9,7 @@ phases and outputs; there are no zeros between its pixels, and no products with 
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load
+from trnrt.kernels.common import Pair, Rectangle, block_rows, ceil_div, image_count, is_hbm_tensor, load
 from trnrt.kernels.conv.conv_room import BAND_BYTES, POOL_BYTES, WEIGHT_BYTES, Steps
 from trnrt.kernels.conv.convolving import evacuate, stretches, vector_helps
 from trnrt.kernels.conv.grouping import groups_together
@@ -29,10 +29,12 @@ class Taps(nl.NKIObject):
 
 @dataclass
 class Outputs(nl.NKIObject):
-    """Some outputs, of ``channels``: their weights in SBUF (P, B, T, O), their bias (O, 1) and their activation."""
+    """Outputs from number ``first`` on, of ``channels``: their weights in SBUF (P, B, T, O), their bias (O, 1), and
+    their activation."""
 
     weights_sb: Any
     bias_sb: Any
+    first: int
     channels: int
     act: str
 
@@ -52,28 +54,35 @@ def conv_transpose2d(
 ) -> None:
     """dst = act(the transposed convolution of src with w + bias).
 
-    dst: HBM (N, O, OH, OW), of any size: results that no tap reaches are act(bias)
-    src: HBM (N, C, H, W)
-    w: HBM (P, ceil(C/128), T, O), prepared as for conv2d, tap t = row * kernel columns + column; the dtype of src. With
-        groups, C and O count one of conv2d's ``groups_together``; its blocks come first, then those of the next one
-    bias: HBM (P, ceil(O/128)) float32, prepared. With groups: the columns of each ``groups_together`` in turn
+    dst: HBM (N, O, OH, OW), or SBUF ``channels`` (P, ceil(O/128), N, OH, OW), of any size: results that no tap reaches
+        are act(bias)
+    src: HBM (N, C, H, W), or SBUF ``channels`` (P, ceil(C/128), N, H, W)
+    w: HBM or SBUF (P, ceil(C/128), T, O), prepared as for conv2d, tap t = row * kernel columns + column; the dtype of
+        src. With groups, C and O count one of conv2d's ``groups_together``; its blocks come first, then those of the
+        next one
+    bias: HBM or SBUF (P, ceil(O/128)) float32, prepared. With groups: the columns of each ``groups_together`` in turn
     channels: C
     kernel, stride, dilation: (rows, columns)
     pads: (top, left): rows and columns to cut off before the first; negative ones are added
     act: one of ACTIVATIONS in common.py, or "relu6" (at most 6)
     limits: the input of one result fits BAND_BYTES, and one output's weights WEIGHT_BYTES (see transpose_fits);
-        ``groups`` divides C and O; if groups are computed together, NaN and infinity reach all of them
+        ``groups`` divides C and O; if groups are computed together, NaN and infinity reach all of them. Images in SBUF
+        need all groups computed together, and a dst there ``outputs_at_once`` of its O or of 32
 
     numpy: y = 0; y[n, o, i*s + u*d, j*s + v*d] += src[n, c, i, j] * w[c, o, u, v] for all n, c, o, i, j, u, v;
     dst = act(y[:, :, top : top + OH, left : left + OW] + bias)
     """
-    assert is_hbm_tensor(dst) and is_hbm_tensor(src), "conv_transpose2d: images must be in HBM"
-    outputs = dst.shape[1]
+    on_chip = not is_hbm_tensor(dst) or not is_hbm_tensor(src)
+    outputs = dst.shape[1] if is_hbm_tensor(dst) else w.shape[3]
     assert channels % groups == 0 and outputs % groups == 0, f"conv_transpose2d: {groups} groups of {channels}"
     taps = Taps(kernel, stride, pads, dilation)
     together = groups_together(channels, outputs, groups)
     ins, outs = channels // groups, outputs // groups
+    assert not on_chip or together == groups, f"conv_transpose2d: images in SBUF; only {together} of {groups} groups"
     assert transpose_fits(together * ins, taps), f"conv_transpose2d: a kernel of {kernel} over {channels} channels"
+    if together == groups:
+        _all_outputs(dst, src, w, bias, channels, taps, act)
+        return
     blocks, columns = ceil_div(together * ins, nl.tile_size.pmax), ceil_div(together * outs, nl.tile_size.pmax)
     for g0 in range(0, groups, together):
         g1 = min(groups, g0 + together)
@@ -83,6 +92,7 @@ def conv_transpose2d(
             src[:, g0 * ins : g1 * ins],
             w[:, block : block + blocks, :, 0 : (g1 - g0) * outs],
             bias[:, column : column + columns],
+            (g1 - g0) * ins,
             taps,
             act,
         )
@@ -95,60 +105,99 @@ def transpose_fits(channels: int, taps: Taps) -> bool:
     return weight_bytes <= WEIGHT_BYTES and _images_held(1, 1, channels, taps) > 0
 
 
-def _all_outputs(
-    dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, taps: Taps, act: str
-) -> None:
-    """conv_transpose2d without groups: as many outputs at a time as have their weights in SBUF."""
-    channels, outputs = src.shape[1], dst.shape[1]
-    held = WEIGHT_BYTES // (w.shape[1] * w.shape[2] * 4)
+def outputs_at_once(channels: int, kernel: Pair) -> int:
+    """The most outputs, at most 128, whose weights fit WEIGHT_BYTES: a power of 2, so that they divide a block."""
+    held = WEIGHT_BYTES // (ceil_div(channels, nl.tile_size.pmax) * kernel[0] * kernel[1] * 4)
     part = 1
     while part * 2 <= min(held, nl.tile_size.pmax):
         part = part * 2
-    step = max(part, held // nl.tile_size.pmax * nl.tile_size.pmax)
+    return part
+
+
+def transpose_tile_bytes(
+    channels: int, outputs: int, taps: Taps, weights_held: bool, source_held: bool, result_held: bool
+) -> int:
+    """The most bytes per partition that the tiles take, for planners; what is held is in SBUF already. A source with
+    padding is copied there."""
+    weights = 0
+    if not weights_held:
+        row = ceil_div(channels, nl.tile_size.pmax) * taps.kernel[0] * taps.kernel[1] * 4
+        weights = 2 * min(WEIGHT_BYTES, row * outputs)
+    reaches = taps.pads != (0, 0) or taps.kernel != taps.stride or taps.dilation != (1, 1)
+    source = 0 if source_held and not reaches else BAND_BYTES
+    return weights + source + (0 if result_held else 2 * POOL_BYTES)
+
+
+def _all_outputs(
+    dst: nl.NkiTensor, src: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, channels: int, taps: Taps, act: str
+) -> None:
+    """conv_transpose2d without groups: as many outputs at a time as have their weights in SBUF."""
+    outputs = w.shape[3]
+    part = outputs_at_once(channels, taps.kernel)
+    held = WEIGHT_BYTES // (w.shape[1] * w.shape[2] * 4)
+    step = max(part, held // nl.tile_size.pmax * nl.tile_size.pmax) if is_hbm_tensor(w) else outputs
     for o0 in range(0, outputs, step):
         o1 = min(outputs, o0 + step)
-        w_sb = nl.ndarray((w.shape[0], w.shape[1], w.shape[2], o1 - o0), dtype=w.dtype, buffer=nl.sbuf)
-        for block in range(w.shape[1]):
-            k = block_rows(channels, block)
-            nisa.dma_copy(dst=w_sb[0:k, block], src=w[0:k, block, :, o0:o1])
-        columns = []
+        w_sb = w
+        if is_hbm_tensor(w):
+            w_sb = nl.ndarray((w.shape[0], w.shape[1], w.shape[2], o1 - o0), dtype=w.dtype, buffer=nl.sbuf)
+            for block in range(w.shape[1]):
+                k = block_rows(channels, block)
+                nisa.dma_copy(dst=w_sb[0:k, block], src=w[0:k, block, :, o0:o1])
+        some = []
         for p0 in range(o0, o1, part):
-            first = p0 % nl.tile_size.pmax
-            column = p0 // nl.tile_size.pmax
-            columns.append(load(bias[first : first + min(part, o1 - p0), column : column + 1]))
-        _convolve_transposed_bands(dst[:, o0:o1], src, w_sb, columns, part, taps, act)
+            p1 = min(o1, p0 + part)
+            first, column = p0 % nl.tile_size.pmax, p0 // nl.tile_size.pmax
+            bias_sb = bias[first : first + p1 - p0, column : column + 1]
+            bias_sb = load(bias_sb) if is_hbm_tensor(bias) else bias_sb
+            some.append(Outputs(w_sb[:, :, :, p0 - o0 : p1 - o0], bias_sb, p0, channels, act))
+        _convolve_transposed_bands(dst, src, some, taps)
 
 
-def _convolve_transposed_bands(
-    dst: nl.NkiTensor,
-    src: nl.NkiTensor,
-    w_sb: nl.NkiTensor,
-    columns: list[nl.NkiTensor],
-    part: int,
-    taps: Taps,
-    act: str,
-) -> None:
-    """All results of the outputs whose weights are in SBUF, band by band, ``part`` outputs at a time."""
-    images, outputs, height, width = dst.shape
-    most = _band_steps(images, height, width, src.shape[1], taps)
+def _convolve_transposed_bands(dst: nl.NkiTensor, src: nl.NkiTensor, some: list[Outputs], taps: Taps) -> None:
+    """All results of some outputs, whose weights are in SBUF, band by band."""
+    images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
+    most = _band_steps(images, height, width, some[0].channels, taps)
+    if not is_hbm_tensor(dst) and _is_inside(src, (height, width), taps):
+        most = (images, height, width)  # nothing but the sums of a PSUM bank is in between
     for n0 in range(0, images, most[0]):
+        n1 = min(images, n0 + most[0])
         for r0 in range(0, height, most[1]):
+            r1 = min(height, r0 + most[1])
             for c0 in range(0, width, most[2]):
-                size = (min(most[0], images - n0), min(most[1], height - r0), min(most[2], width - c0))
-                rows, cols = _seen_range(r0, size[1], taps, 0), _seen_range(c0, size[2], taps, 1)
-                x_sb = _load_padded_images(src, n0, size[0], rows, cols)
-                for o0 in range(0, outputs, part):
-                    o1 = min(outputs, o0 + part)
-                    y_sb = nl.ndarray((o1 - o0, size[0], size[1], size[2]), dtype=dst.dtype, buffer=nl.sbuf)
-                    some = Outputs(w_sb[:, :, :, o0:o1], columns[o0 // part], src.shape[1], act)
-                    _all_phases(y_sb, x_sb, some, (r0, c0), (rows[0], cols[0]), taps)
-                    out = dst[n0 : n0 + size[0], o0:o1, r0 : r0 + size[1], c0 : c0 + size[2]]
-                    nisa.dma_copy(dst=out.permute((1, 0, 2, 3)), src=y_sb)
+                c1 = min(width, c0 + most[2])
+                rows, cols = _seen_range(r0, r1 - r0, taps, 0), _seen_range(c0, c1 - c0, taps, 1)
+                if _is_inside(src, (height, width), taps):
+                    x_sb = src[:, :, n0:n1, rows[0] : rows[1], cols[0] : cols[1]]
+                else:
+                    x_sb = _load_padded_images(src, some[0].channels, n0, n1 - n0, rows, cols)
+                for outputs in some:
+                    out = _part_of_results(dst, outputs, Rectangle((n0, n1), (r0, r1), (c0, c1)))
+                    y_sb = nl.ndarray(out.shape, dtype=dst.dtype, buffer=nl.sbuf) if is_hbm_tensor(dst) else out
+                    _all_phases(y_sb, x_sb, outputs, (r0, c0), (rows[0], cols[0]), taps)
+                    if is_hbm_tensor(dst):
+                        nisa.dma_copy(dst=out, src=y_sb)
 
 
-def _load_padded_images(src: nl.NkiTensor, n0: int, count: int, rows: Pair, cols: Pair) -> nl.NkiTensor:
+def _is_inside(src: nl.NkiTensor, size: Pair, taps: Taps) -> bool:
+    """True if the source is in SBUF, and its images contain all that results of ``size`` see: it is read in place."""
+    rows, cols = _seen_range(0, size[0], taps, 0), _seen_range(0, size[1], taps, 1)
+    inside = rows[0] >= 0 and cols[0] >= 0 and rows[1] <= src.shape[-2] and cols[1] <= src.shape[-1]
+    return inside and not is_hbm_tensor(src)
+
+
+def _part_of_results(dst: nl.NkiTensor, outputs: Outputs, place: Rectangle) -> nl.NkiTensor:
+    """The results of some outputs as a view (o, n, rows, columns) of dst, in HBM or in SBUF."""
+    (n0, n1), (r0, r1), (c0, c1) = place.images, place.rows, place.columns
+    first, count = outputs.first, outputs.weights_sb.shape[3]
+    if is_hbm_tensor(dst):
+        return dst[n0:n1, first : first + count, r0:r1, c0:c1].permute((1, 0, 2, 3))
+    row = first % nl.tile_size.pmax
+    return dst[row : row + count, first // nl.tile_size.pmax, n0:n1, r0:r1, c0:c1]
+
+
+def _load_padded_images(src: nl.NkiTensor, channels: int, n0: int, count: int, rows: Pair, cols: Pair) -> nl.NkiTensor:
     """Images ``n0``... in SBUF (P, B, n, rows, columns), with zeros outside the images."""
-    channels = src.shape[1]
     blocks = ceil_div(channels, nl.tile_size.pmax)
     shape = (min(channels, nl.tile_size.pmax), blocks, count, rows[1] - rows[0], cols[1] - cols[0])
     x_sb = nl.ndarray(shape, dtype=src.dtype, buffer=nl.sbuf)

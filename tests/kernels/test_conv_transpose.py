@@ -6,7 +6,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from calling import DTYPES, IMAGE_ACTIVATIONS, TARGETS, Array, Pair, Tensor, call, check, drawn, hbm
+from calling import (
+    DTYPES,
+    IMAGE_ACTIVATIONS,
+    TARGETS,
+    Array,
+    Pair,
+    Tensor,
+    call,
+    channels_in_sbuf,
+    channels_to_hbm,
+    check,
+    drawn,
+    hbm,
+    sbuf_channels,
+)
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_budgets import peak
@@ -24,7 +38,7 @@ from trnrt.planner.steps import WORKING_BYTES
 @dataclass(frozen=True)
 class Transposed:
     """A transposed convolution of images (N, C, H, W); ``pads`` are (top, left), ``ends`` (bottom, right) and
-    ``extra`` ONNX's output_padding."""
+    ``extra`` ONNX's output_padding. ``on_chip``: whether the source, and the result, are in SBUF."""
 
     images: tuple[int, int, int, int]
     outputs: int
@@ -37,6 +51,7 @@ class Transposed:
     act: str = "none"
     groups: int = 1
     target: str = "trn2"
+    on_chip: tuple[bool, bool] = (False, False)
 
     @property
     def whole(self) -> Pair:
@@ -54,11 +69,12 @@ class Transposed:
 
     def body(self, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         """The kernel."""
-        dst = hbm((self.images[0], self.outputs, *self.size), x.dtype)
+        dst = (sbuf_channels if self.on_chip[1] else hbm)((self.images[0], self.outputs, *self.size), x.dtype)
+        src = channels_in_sbuf(x) if self.on_chip[0] else x
         conv_transpose2d(
-            dst, x, w, b, self.images[1], self.kernel, self.stride, self.pads, self.dilation, self.act, self.groups
+            dst, src, w, b, self.images[1], self.kernel, self.stride, self.pads, self.dilation, self.act, self.groups
         )
-        return dst
+        return channels_to_hbm(dst, self.outputs) if self.on_chip[1] else dst
 
     def prepared(self, w: Array, b: Array) -> tuple[Array, Array]:
         """Weights and bias as the kernel wants them."""
@@ -144,6 +160,15 @@ def test_every_kind(name: str, act: str) -> None:
     compare(replace(TABLE[name], act=act))
 
 
+ON_CHIP = [name for name, case in TABLE.items() if case.groups < 4 and "groups of 130" not in name]
+
+
+@pytest.mark.parametrize("on_chip", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("name", ON_CHIP)
+def test_images_in_sbuf(name: str, on_chip: tuple[bool, bool]) -> None:
+    compare(replace(TABLE[name], on_chip=on_chip, act="relu"))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["overlapping taps", "kernel below the stride", "two groups", "a row of pixels"])
@@ -203,6 +228,18 @@ BUDGETS = {
 @pytest.mark.parametrize("name", BUDGETS)
 def test_working_memory(name: str) -> None:
     assert peak(program(BUDGETS[name])) <= WORKING_BYTES
+
+
+@pytest.mark.parametrize("on_chip", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("name", ["most weights", "largest band"])
+def test_planned_memory(name: str, on_chip: tuple[bool, bool]) -> None:
+    """The kernel takes no more than planners leave it beside the images in SBUF."""
+    case = replace(BUDGETS[name], on_chip=on_chip)
+    images = (case.images, (case.images[0], case.outputs, *case.size))
+    held = sum(-(-i[1] // 128) * i[0] * i[2] * i[3] * 4 for i, there in zip(images, on_chip, strict=True) if there)
+    taps = Taps(case.kernel, case.stride, case.pads, case.dilation)
+    most = conv_transpose.transpose_tile_bytes(case.images[1], case.outputs, taps, False, *on_chip)
+    assert peak(program(case)) <= held + min(WORKING_BYTES, most)
 
 
 def test_a_kernel_that_does_not_fit() -> None:

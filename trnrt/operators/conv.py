@@ -127,6 +127,9 @@ class ConvStep(ImagesStep):
     def writes(self) -> tuple[Layout, ...]:
         return (Layout.CHANNELS, Layout.HBM) if self._may_be_on_chip() else (Layout.HBM,)
 
+    def fills_window(self, first: int) -> bool:
+        return True
+
     def _may_be_on_chip(self) -> bool:
         """True if images can be in SBUF: groups that are computed together must be whole blocks."""
         return len(self.shape) == 4 and self._layer.in_blocks
@@ -300,6 +303,41 @@ class ConvStep(ImagesStep):
 @dataclass(kw_only=True)
 class ConvTransposeStep(ImagesStep):
     """``act(transposed convolution of source with weight + bias)``."""
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        source = self.sources[position]
+        same = shapes.shape(source.value) == source.shape
+        return (Layout.CHANNELS, Layout.HBM) if position == 0 and same and self._may_be_on_chip() else (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.CHANNELS, Layout.HBM) if self._may_be_on_chip() else (Layout.HBM,)
+
+    def fills_window(self, first: int) -> bool:
+        return True
+
+    def _may_be_on_chip(self) -> bool:
+        """True if images can be in SBUF: all groups are computed together, at least 32 outputs at once."""
+        layer = _Layer(self.channels, self.shape[1], self.window.kernel, self.groups)
+        at_once = conv_transpose.outputs_at_once(self.channels, self.window.kernel)
+        return len(self.shape) == 4 and layer.together == self.groups and at_once >= min(32, self.shape[1])
+
+    def _held_weights(self) -> tuple[str, ...]:
+        computed = isinstance(self.weight, Operand) or isinstance(self.bias, Operand)
+        return () if computed or self.groups > 1 else ("w", "b")
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        if not self._may_be_on_chip():
+            return WORKING_BYTES
+        on_chip = [tensors.layout(value) is not Layout.HBM for value in (self.sources[0].value, self.output)]
+        taps = conv_transpose.Taps(**self.window.options)
+        taken = conv_transpose.transpose_tile_bytes(self.channels, self.shape[1], taps, held, *on_chip)
+        return min(WORKING_BYTES, taken)
+
+    def part(self, images: int) -> ConvTransposeStep | None:
+        if len(self.shape) != 4 or isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
+            return None
+        sources = [source.part(images) for source in self.sources]
+        return replace(self, shape=(images, *self.shape[1:]), sources=sources)
 
     def call(self, tensors: Tensors) -> Call:
         given = {"channels": self.channels, **self.window.options, "act": self.act, "groups": self.groups}

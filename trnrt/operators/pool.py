@@ -46,6 +46,9 @@ class PoolStep(Step):
     def writes(self) -> tuple[Layout, ...]:
         return (Layout.CHANNELS, Layout.HBM) if len(self.shape) == 4 else (Layout.HBM,)
 
+    def fills_window(self, first: int) -> bool:
+        return True
+
     def part(self, images: int) -> PoolStep | None:
         if len(self.shape) != 4 or len(self.sources[0].shape) != 4:
             return None

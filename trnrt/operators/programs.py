@@ -102,6 +102,10 @@ class ComputeStep(Step):
     def same_layout(self) -> bool:
         return True
 
+    def fills_window(self, first: int) -> bool:
+        # All partitions of all blocks are written, and the result may be an operand of the last instructions.
+        return first % PARTITIONS == 0 and (self.shape[1] < PARTITIONS or self.shape[1] % PARTITIONS == 0)
+
     def _gate(self) -> tuple[int, ...]:
         """The shape with one number for each image and channel, if the result is images."""
         return (*self.shape[:2], 1, 1) if len(self.shape) == 4 else self.shape

@@ -22,11 +22,13 @@ from trnrt.planner.options import PlanOptions
 from trnrt.planner.placing.passes import Fewer, fewer_rows, same_crossing, same_steps
 from trnrt.planner.placing.placement import Placed
 from trnrt.planner.placing.sweeps import sweep_at
+from trnrt.planner.placing.windows import Window
 from trnrt.planner.plan import Array, DeviceTensor, KernelSize, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
 from trnrt.planner.rendering.module import KernelModule, Material
 from trnrt.planner.searching.fitting import Fitted, repeat_part, trace_module
 from trnrt.planner.searching.search import Searched, search
 from trnrt.planner.sizing.counting import measure_size
+from trnrt.planner.steps import NO_CALL, Step
 
 # Notes show names in their ``repr``.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
@@ -276,10 +278,22 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
             identifier=_identifier(step.output, module, swept=_is_swept(k, placed)),
             dtype=step.dtype or whole.dtype,
             images=swept.images if (swept := sweep_at(placed.sweeps, k)) is not None else images,
+            parts=_parts_in_place(step, placed),
         )
         for k, (all_of_it, step, call, lines, loading) in enumerate(
             zip(whole.steps, part.steps, module.calls, module.lines, module.loading, strict=True)
         )
+    )
+
+
+def _parts_in_place(step: Step, placed: Placed) -> tuple[tuple[str, str], ...]:
+    """The sources that are windows of the step's result, with their places there."""
+    root, start = placed.position(step.output)
+    layout = placed.layout(step.output)
+    return tuple(
+        (value, Window(step.output, first).code("", layout, placed.shape(value)[1]))
+        for value, first in step.joins().items()
+        if placed.position(value) == (root, start + first)
     )
 
 
@@ -317,12 +331,15 @@ def _outputs(lowering: Lowering, graph: ir.Graph) -> tuple[PlanOutput, ...]:
 
 def _planned_nodes(lowering: Lowering, steps: tuple[StepReport, ...]) -> dict[str, NodeReport]:
     """Node name -> its report: with the kernel of its step, and why it was not fused where it could have been."""
-    kernels = {step.name: step.kernel for step in steps}
+    kernels = {step.name: step.kernel for step in steps if step.kernel != NO_CALL.kernel}
+    in_place = {step.name for step in steps if step.kernel == NO_CALL.kernel}
     notes = {note.partition(" is not fused")[0]: note for note in lowering.notes if " is not fused" in note}
     reports = {}
     for name, report in lowering.reports.items():
         kept_apart = f"not fused with what comes before: {ASKED}" if name in lowering.no_fuse else ""
         unfused = notes.get(f"{report.op} {name!r}", kept_apart)
+        if report.step in in_place:
+            report = replace(report, place="view", reason="its inputs are written where it wants them; nothing moves")
         reason = "; ".join(part for part in (report.reason, unfused) if part)
         reports[name] = replace(report, kernel=kernels.get(report.step) if report.step else None, reason=reason)
     return reports

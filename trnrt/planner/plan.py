@@ -66,7 +66,9 @@ class StepReport:
     called once. ``holds`` is the result's value in the graph, if it is one, and ``order`` its dimensions as stored:
     stored dimension d is dimension ``order[d]``. ``weights``: "prefetched" (loaded into SBUF ahead of the step), "own"
     (loaded by the step itself, for the reason ``weights_reason``) or "none". ``options`` are the tuned arguments of the
-    kernel, ``offered`` the alternatives to their defaults (see ``Step.tunable``).
+    kernel, ``offered`` the alternatives to their defaults (see ``Step.tunable``). ``parts``: sources that are stored in
+    the result, each with the code of its place there after the result's identifier; where all are, nothing is called,
+    and the kernel is "none".
     """
 
     name: str
@@ -88,6 +90,7 @@ class StepReport:
     images: int = 0
     options: tuple[tuple[str, int | str], ...] = ()
     offered: tuple[tuple[str, tuple[int | str, ...]], ...] = ()
+    parts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Call:
 
     Sources named in ``args`` (SourceName) are not also passed before them. ``weights`` take the session's dtype;
     ``biases`` stay float32, as the engines need them. The kernel also accepts those named in ``held`` as SBUF tiles.
+    Without a ``module`` nothing is called.
     """
 
     module: str
@@ -45,6 +46,10 @@ class Call:
     weights: dict[str, Array] = field(default_factory=dict)
     biases: dict[str, Array] = field(default_factory=dict)
     held: tuple[str, ...] = ()
+
+
+NO_CALL = Call("", "none", ())
+"""The call of a step whose result is in place already: the steps before it have written all of its parts."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,10 @@ class Tensors(Protocol):
 
     def shape(self, value: str) -> tuple[int, ...]:
         """The shape a value is stored in."""
+        ...
+
+    def position(self, value: str) -> tuple[str, int]:
+        """The tensor that holds a value, itself or a larger one, and the value's first channel in it."""
         ...
 
 
@@ -105,6 +114,16 @@ class Step:
 
     def same_layout(self) -> bool:
         """True if sources and result must have the same layout."""
+        return False
+
+    def joins(self) -> dict[str, int]:
+        """Values that the result contains as they are: images whose channels all go to consecutive channels of it, and
+        the first of these; without those that no other step could write there."""
+        return {}
+
+    def fills_window(self, first: int) -> bool:
+        """True if the kernel can write its result in SBUF to the channels from number ``first`` on of a larger tile,
+        and leaves the others alone."""
         return False
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:

@@ -55,10 +55,12 @@ class PlanReader:
         names |= {node.id for line in brought for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Name)}
         weights = {name: array for name, array in self.plan.weights.items() if name in names}
         fed = [replace(source, shape=_part(source.shape, step)) for source in self.fed_sources(step)]
-        arguments = {source.name: _argument(source, k) for k, source in enumerate(fed)}
-        body = [*brought, *(line for source in fed for line in self._load(source, arguments[source.name]))]
+        parts = dict(step.parts)
+        arguments = {source.name: _argument(source, k, parts) for k, source in enumerate(fed)}
         dtype, result, shape = step.dtype, step.identifier, _part(step.shape, step)
-        body += [_allocation(result, Layout(step.layout), shape, dtype), *call.splitlines()]
+        body = [*brought, _allocation(result, Layout(step.layout), shape, dtype)]
+        body += [line for source in fed for line in self._load(source, arguments[source.name], result, parts)]
+        body += call.splitlines()
         loading = {f"load_{s.layout}" for s in fed if s.layout != Layout.HBM.value}
         prefetching = ["from trnrt.kernels.prefetch import prefetch"] if brought else []
         if step.layout != Layout.HBM.value:
@@ -83,29 +85,32 @@ class PlanReader:
             source=source,
         )
 
-    def _load(self, source: StoredTensor, argument: str) -> list[str]:
-        """The lines that load an argument into the step's layout."""
+    def _load(self, source: StoredTensor, argument: str, result: str, parts: Mapping[str, str]) -> list[str]:
+        """The lines that load an argument into the step's layout; into its place in the result, if it is one of its
+        ``parts``."""
         layout = Layout(source.layout)
-        if layout is Layout.HBM:
+        if source.name in parts:
+            made = f"{source.identifier} = {result}{parts[source.name]}"
+        elif layout is Layout.HBM:
             return []
-        return [
-            _allocation(source.identifier, layout, source.shape, self._dtypes[source.name]),
-            f"_load_{source.layout}({source.identifier}, {argument})",
-        ]
+        else:
+            made = _allocation(source.identifier, layout, source.shape, self._dtypes[source.name])
+        load = "nisa.dma_copy" if layout is Layout.HBM else f"_load_{source.layout}"
+        return [made, f"{load}({source.identifier}, {argument})"]
 
     def _module(
         self, step: StepReport, loading: set[str], more: list[str], arguments: list[str], body: list[str]
     ) -> str:
-        home = next(node.module for node in self._imports if step.kernel in {alias.name for alias in node.names})
+        homes = [node.module for node in self._imports if step.kernel in {alias.name for alias in node.names}]
         layouts = [f"from trnrt.kernels.layouts import {name} as _{name}" for name in sorted(loading)]
         return "\n".join(
             [
                 '"""One step of a plan, alone."""',
                 "",
-                f"from {home} import {step.kernel}",
+                *(f"from {home} import {step.kernel}" for home in homes),
                 *layouts,
                 *more,
-                "from trnrt.nki import nki, nl",
+                f"from trnrt.nki import {'nisa, ' * bool(step.parts)}nki, nl",
                 "",
                 "",
                 "@nki.jit",
@@ -116,9 +121,10 @@ class PlanReader:
         )
 
 
-def _argument(source: StoredTensor, position: int) -> str:
-    """The name of an argument; a step reads arguments in HBM directly."""
-    return source.identifier if source.layout == Layout.HBM.value else f"_fed{position}"
+def _argument(source: StoredTensor, position: int, parts: Mapping[str, str]) -> str:
+    """The name of an argument; a step reads arguments in HBM directly, but those that are ``parts`` of its result."""
+    is_read = source.layout == Layout.HBM.value and source.name not in parts
+    return source.identifier if is_read else f"_fed{position}"
 
 
 def _allocation(name: str, layout: Layout, shape: tuple[int, ...], dtype: str) -> str:

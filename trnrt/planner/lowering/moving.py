@@ -7,11 +7,12 @@ from itertools import product
 from math import prod
 
 from trnrt.kernels import movement
-from trnrt.kernels.channels import Run, channel_tile_bytes
+from trnrt.kernels.channels import QUADRANT, Run, channel_tile_bytes
 from trnrt.planner.lowering.blocked import Blocked
 from trnrt.planner.lowering.views import View, merge_dims
+from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Layout
-from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
+from trnrt.planner.steps import NO_CALL, WORKING_BYTES, Call, Operand, SourceName, Step, Tensors
 
 # A step with more DMA transfers than this is refused: each takes about 2 us.
 MOST_PARTS = 16384
@@ -61,6 +62,33 @@ class MoveStep(Step):
             runs += found
         return runs
 
+    def joins(self) -> dict[str, int]:
+        runs = self.runs()
+        by_source: dict[int, list[Run]] = {}
+        for run in runs:
+            by_source.setdefault(run.source, []).append(run)
+        crooked = {block for run in runs if not _is_aligned(run) for block in _blocks(run)}
+        found: dict[str, int] = {}
+        for source, own in by_source.items():
+            channels = prod(self.sources[source].shape) * self.shape[1] // prod(self.shape)
+            first = _joined_channel(own, channels)
+            if first is not None and not any(block in crooked for run in own for block in _blocks(run)):
+                found[self.sources[source].value] = first
+        return found
+
+    def fills_window(self, first: int) -> bool:
+        return True
+
+    def _in_place(self, tensors: Tensors) -> set[int]:
+        """The sources that other steps have written into the result."""
+        root, start = tensors.position(self.output)
+        wanted = {value: (root, start + first) for value, first in self.joins().items()}
+        return {k for k, s in enumerate(self.sources) if tensors.position(s.value) == wanted.get(s.value)}
+
+    def _moved_runs(self, tensors: Tensors) -> list[Run]:
+        there = self._in_place(tensors)
+        return [run for run in self.runs() if run.source not in there]
+
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         return self.shape if position is None else self.sources[position].shape or (1,)
 
@@ -74,15 +102,42 @@ class MoveStep(Step):
             return WORKING_BYTES
         if tensors.layout(self.output) is Layout.HBM:
             return 0
-        return channel_tile_bytes(len(self.runs()), self.shape[1])
+        runs = self._moved_runs(tensors)
+        return channel_tile_bytes(len(runs), self.shape[1]) if runs else 0
 
     def call(self, tensors: Tensors) -> Call:
+        there = self._in_place(tensors)
+        if self.sources and len(there) == len(self.sources):
+            return NO_CALL
         names = tuple(SourceName(k) for k in range(len(self.sources)))
         if self._in_sbuf(tensors):
-            return Call("channels", "move_channels", (names, tuple(astuple(run) for run in self.runs())))
-        parts = tuple(astuple(_merge_dimensions(part)) for part in self.parts)
+            runs = tuple(astuple(run) for run in self._moved_runs(tensors))
+            return Call("channels", "move_channels", (names, runs))
+        parts = tuple(astuple(_merge_dimensions(part)) for part in self.parts if part.source not in there)
         options = {} if self.fill is None else {"fill": self.fill}
         return Call("movement", "move", (names, parts), options)
+
+
+def _is_aligned(run: Run) -> bool:
+    """True if an engine can write what the run moves: it starts at a multiple of 32 partitions on both sides."""
+    return run.first % QUADRANT == 0 and run.put % QUADRANT == 0 and run.step == run.put_step == 1
+
+
+def _blocks(run: Run) -> range:
+    """The blocks of 128 channels that a run writes."""
+    return range(run.put // PARTITIONS, (run.put + (run.count - 1) * run.put_step) // PARTITIONS + 1)
+
+
+def _joined_channel(runs: list[Run], channels: int) -> int | None:
+    """The first channel of the result that an image of ``channels`` is moved to, if the runs move all of it as it is;
+    else None."""
+    done, first = 0, runs[0].put - runs[0].first
+    for run in sorted(runs, key=lambda run: run.first):
+        straight = run.count == 1 or run.step == run.put_step == 1
+        if not straight or run.first != done or run.put - run.first != first:
+            return None
+        done += run.count
+    return first if done == channels else None
 
 
 def _merge_dimensions(part: Part) -> movement.Part:

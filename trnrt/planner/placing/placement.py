@@ -14,6 +14,7 @@ from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.weights import PARTITIONS, blocks_of
 from trnrt.planner.placing.prefetching import Rooms
 from trnrt.planner.placing.sweeps import Sweep, inner_values, reduce_steps, sweep_at
+from trnrt.planner.placing.windows import Window, find_windows
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import Step
 
@@ -23,7 +24,8 @@ class Placed:
     """The layout and the stored shape of every tensor, and the reason for its place.
 
     ``within`` are the values that only one of the ``sweeps`` touches, each with the sweep: some of their images are
-    stored at a time. ``spilled`` are those in HBM for lack of room.
+    stored at a time. ``spilled`` are those in HBM for lack of room. ``windows`` are the values
+    that are stored in parts of others.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -33,6 +35,7 @@ class Placed:
     sweeps: Sequence[Sweep] = ()
     within: Mapping[str, Sweep] = field(default_factory=dict)
     spilled: list[str] = field(default_factory=list)
+    windows: dict[str, Window] = field(default_factory=dict)
 
     def layout(self, value: str) -> Layout:
         """The layout of ``value``."""
@@ -42,6 +45,11 @@ class Placed:
         """The shape ``value`` is stored in, of the whole batch."""
         return self.shapes[value]
 
+    def position(self, value: str) -> tuple[str, int]:
+        """The tensor that holds a value, itself or a larger one, and the value's first channel in it."""
+        window = self.windows.get(value)
+        return (value, 0) if window is None else (window.root, window.first)
+
     def held_shape(self, value: str) -> tuple[int, ...]:
         """The shape of the part of ``value`` that is stored at a time."""
         shape = self.shapes[value]
@@ -49,7 +57,7 @@ class Placed:
 
     def largest_in_sbuf(self) -> str | None:
         """The tensor that takes most of SBUF, if there is one."""
-        held = {value for value, layout in self.layouts.items() if layout is not Layout.HBM}
+        held = {v for v, layout in self.layouts.items() if layout is not Layout.HBM and v not in self.windows}
         return max(held, key=lambda value: (_partition_bytes(value, self, 1), value), default=None)
 
     def to_hbm(self, value: str, reason: str) -> None:
@@ -91,17 +99,56 @@ def place(
                 placed.spilled.append(step.output)
         else:
             _choose(step, steps, outputs, placed)
+    apart: set[str] = set()
     while True:
         _agree(steps, placed)
+        _store_parts(steps, placed)
+        placed.windows = find_windows(steps, placed, outputs, apart)
+        _keep_whole(placed)
         rooms = rooms_of(steps, placed, target, itemsize)
         full = next((index for index, room in enumerate(rooms.own) if room < 0), None)
         alive = {} if full is None else _live_tensors(steps, placed, itemsize)[full]
         if full is None or not alive:
+            _explain_windows(placed)
             return placed
+        early = _early_tensors(steps[full:], placed, alive)
+        if early:  # before it is complete, a tensor takes more room than the parts of it that are there
+            apart.add(max(early, key=lambda value: alive[value]))
+            continue
         held = sum(alive.values()) + rooms.own[full]
         why = f"does not fit the {held} bytes a partition that SBUF has for tensors while step {steps[full].name} runs"
         placed.spilled.append(max(alive, key=lambda value: alive[value]))
         placed.to_hbm(placed.spilled[-1], why)
+
+
+def _store_parts(steps: list[Step], placed: Placed) -> None:
+    """Put what only a tensor in HBM contains there at once: it may be written to its place, without a copy later."""
+    in_hbm = [set(step.joins()) if placed.layout(step.output) is Layout.HBM else set() for step in steps]
+    joined = {value for values in in_hbm for value in values}
+    for step, values in zip(steps, in_hbm, strict=True):
+        joined -= {source.value for source in step.sources} - values
+    for step in steps:
+        on_chip = placed.layout(step.output) is not Layout.HBM
+        if step.output in joined and on_chip and step.shape[0] == 1 and not step.same_layout():
+            placed.to_hbm(step.output, "written where a tensor in HBM wants it")
+
+
+def _keep_whole(placed: Placed) -> None:
+    """Let a sweep store whole batches of the windows of a tensor that it stores so."""
+    whole = {value for value, window in placed.windows.items() if window.root not in placed.within}
+    placed.within = {value: sweep for value, sweep in placed.within.items() if value not in whole}
+
+
+def _early_tensors(steps: list[Step], placed: Placed, alive: Mapping[str, int]) -> set[str]:
+    """Tensors that are alive for their windows alone: one of ``steps`` completes them later."""
+    roots = {window.root for window in placed.windows.values()}
+    return {step.output for step in steps[1:] if step.output in roots and step.output in alive}
+
+
+def _explain_windows(placed: Placed) -> None:
+    """Say where each window is."""
+    for value, window in placed.windows.items():
+        placed.reasons[value] = f"written into {window.root!r} from channel {window.first} on: nothing to copy later"
 
 
 def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
@@ -162,7 +209,8 @@ def _live_tensors(steps: list[Step], placed: Placed, itemsize: int) -> list[dict
     for index, step in enumerate(steps):
         for value in [step.output, *(source.value for source in step.sources)]:
             if placed.layout(value) is not Layout.HBM:
-                spans[value] = (spans.get(value, (index, index))[0], index)
+                root = placed.position(value)[0]
+                spans[root] = (spans.get(root, (index, index))[0], index)
     for value, (first, last) in spans.items():
         if value not in placed.within:
             # A value that crosses a sweep's border lives from the sweep's first images to its last.

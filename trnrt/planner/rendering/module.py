@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite, prod
 from typing import Any
@@ -67,6 +68,8 @@ class _Writer:
     prefetched: Prefetched
     itemsize: int
     warms_up: bool
+    makers: Mapping[str, Step]
+    made: set[str] = field(default_factory=set)  # tensors that the module has by now
     body: list[str] = field(default_factory=list)
     spans: list[tuple[int, int]] = field(default_factory=list)
     weights: dict[str, Array] = field(default_factory=dict)
@@ -156,7 +159,8 @@ class _Writer:
     def _begin_sweep(self, sweep: Sweep, swept: list[Step]) -> None:
         for step in swept:
             if step.output not in self.placed.within and step.output not in self.rows:
-                self.body += ["", self._allocation(step)]
+                lines = self._allocations(step.output)
+                self.body += ["", *lines] if lines else []
         images = self.placed.shape(swept[0].output)[0]
         self.body += ["", f"{self.outer}for first in range(0, {images}, {sweep.images}):"]
         self.indent = self.outer + "    "
@@ -182,19 +186,35 @@ class _Writer:
         if sweep is not None and step.output not in self.placed.within:
             self.body.append(self._view(step.output, sweep))
         elif step.output not in self.rows:
-            self.body.append(self._allocation(step))
+            self.body += self._allocations(step.output)
         first = len(self.body)
-        self.body += [self.indent + line for line in self._call(number, step, call)]
+        if not call.module:
+            self.body.append(f"{self.indent}# Nothing to do: the steps before have written all of it.")
+        else:
+            self.body += [self.indent + line for line in self._call(number, step, call)]
         self.spans.append((first, len(self.body) - 1))
 
-    def _allocation(self, step: Step) -> str:
-        layout, shape = self.placed.layout(step.output), self.placed.held_shape(step.output)
-        name = self.names.identifier(step.output)
+    def _allocations(self, value: str) -> list[str]:
+        """The lines that make a tensor: after its first window, none; for a window, those of the whole come first."""
+        if value in self.made:
+            return []
+        self.made.add(value)
+        window = self.placed.windows.get(value)
+        if window is None:
+            return [self._allocation(value)]
+        root, channels = self.identifier(window.root), self.placed.shape(value)[1]
+        code = window.code(root, self.placed.layout(value), channels)
+        before = [] if window.root in self.rows else self._allocations(window.root)
+        return [*before, f"{self.indent}{self.names.identifier(value)} = {code}"]
+
+    def _allocation(self, value: str) -> str:
+        step, layout, shape = self.makers[value], self.placed.layout(value), self.placed.held_shape(value)
+        name = self.names.identifier(value)
         dtype = f"nl.{step.dtype or self.dtype}"
         if layout is not Layout.HBM:
             tile = tile_shape(layout, shape)
             return f"{self.indent}{name} = nl.ndarray({tile}, dtype={dtype}, buffer=nl.sbuf)"
-        memory = "shared_hbm" if step.output in self.results else "private_hbm"
+        memory = "shared_hbm" if value in self.results else "private_hbm"
         return f"{self.indent}{name} = nl.ndarray({shape}, dtype={dtype}, buffer=nl.{memory})"
 
     def _call(self, number: int, step: Step, call: Call) -> list[str]:
@@ -379,14 +399,17 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     steps, calls, material = draft.parts, draft.calls, draft.material
     itemsize = as_dtype(material.dtype).itemsize
     prefetched = plan_prefetch(calls, rooms, itemsize)
-    kernels = {call.kernel for call in calls}
+    kernels = {call.kernel for call in calls if call.module}
     entry = Names(_OWN_NAMES | kernels).identifier(material.name)
     names = Names(_OWN_NAMES | kernels | {entry})
     parameters = [names.identifier(tensor.name) for tensor in material.inputs]
     weights = {names.identifier(constant): array for constant, array in material.constants.items()}
     results = {result.name: result for result in material.results}
     warms_up = get_target(material.target).timing.tensor.ramp_window_ns > 0  # its clock rises with its work
-    writer = _Writer(draft.placed, material.dtype, names, results, prefetched, itemsize, warms_up, weights=weights)
+    makers = {step.output: step for step in steps}
+    writer = _Writer(
+        draft.placed, material.dtype, names, results, prefetched, itemsize, warms_up, makers, weights=weights
+    )
     if draft.repeat.resident:
         writer.transfers(calls, 0)  # ``rooms`` has the whole module as a loop: no transfer starts later
     writer.begin_passes(material.inputs, draft.repeat)
@@ -397,7 +420,8 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
         writer.step(number, step, call)
     warms = any(line.strip() == _WARMING for line in writer.body)
     writer.end_passes(draft.repeat)
-    imports = {(call.module, call.kernel) for call in calls} | ({("prefetch", "prefetch")} if writer.tiles else set())
+    imports = {(call.module, call.kernel) for call in calls if call.module}
+    imports |= {("prefetch", "prefetch")} if writer.tiles else set()
     imports |= {("warm_up", "warm_up")} if warms else set()
     parameters += list(writer.weights)
     head = _head(entry, imports, parameters, material.heading, uses_isa=draft.repeat.on_device)

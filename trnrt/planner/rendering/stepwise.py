@@ -11,6 +11,7 @@ import ast
 from dataclasses import replace
 
 from trnrt.planner.plan import Plan, StepReport
+from trnrt.planner.steps import NO_CALL
 
 
 def split_functions(plan: Plan) -> Plan:
@@ -25,6 +26,8 @@ def split_functions(plan: Plan) -> Plan:
     steps = list(plan.steps)
     for number in reversed(range(len(steps))):  # from the end: lines before it stay where they are
         first, last = steps[number].lines
+        if first not in calls:  # nothing is called
+            continue
         name = _free_name(plan.source, number)
         function, call = _split(calls[first], name)
         indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
@@ -39,10 +42,14 @@ def split_functions(plan: Plan) -> Plan:
 
 
 def function_lines(plan: Plan) -> list[tuple[int, int]]:
-    """The first and last line of each step's function; empty for a module without them."""
+    """The first and last line of each step's function, (1, 0) for a step that calls nothing; empty for a module without
+    them."""
     functions = [node for node in ast.parse(plan.source).body if isinstance(node, ast.FunctionDef)]
-    spans = [(node.lineno, node.end_lineno or node.lineno) for node in functions if node.name != plan.entry]
-    return spans if len(spans) == len(plan.steps) else []
+    spans = iter([(node.lineno, node.end_lineno or node.lineno) for node in functions if node.name != plan.entry])
+    called = [step.kernel != NO_CALL.kernel for step in plan.steps]
+    if len(functions) - 1 != sum(called):
+        return []
+    return [next(spans) if calls else (1, 0) for calls in called]
 
 
 def _free_name(source: str, number: int) -> str:

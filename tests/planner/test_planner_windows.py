@@ -1,0 +1,126 @@
+"""Concat without copies: tensors that are stored in parts of larger ones, against onnxruntime."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning import compare, drawn, modelled, planned
+
+import trnrt
+from trnrt.planner import Plan
+from trnrt.planner.choices import Choices
+from trnrt.planner.rendering.stepwise import function_lines, split_functions
+from trnrt.validate.layers import validate_layers
+
+SIZE = (6, 5)
+
+
+def joined(channels: Sequence[int], concats: Sequence[Sequence[str]], size: tuple[int, int] = SIZE) -> onnx.ModelProto:
+    """Convolutions a, b, ... of an image, with these channels; Concats p, q, ... of values before; the sum of all
+    channels of each Concat as output y: a convolution of the last with every other Concat pooled."""
+    names = [chr(ord("a") + k) for k in range(len(channels))]
+    made = dict(zip(names, channels, strict=True))
+    nodes = [f"{name} = Conv(x, w_{name})" for name in names]
+    constants = {f"w_{name}": drawn(count, 3, 1, 1, seed=k) for k, (name, count) in enumerate(made.items())}
+    outputs = []
+    for k, parts in enumerate(concats):
+        name = chr(ord("p") + k)
+        made[name] = sum(made[part] for part in parts)
+        constants[f"v_{name}"] = drawn(2, made[name], 1, 1, seed=50 + k) / np.float32(made[name])
+        nodes += [f"{name} = Concat<axis=1>({', '.join(parts)})", f"y_{name} = Conv({name}, v_{name})"]
+        outputs.append(f"float[N, 2, {size[0]}, {size[1]}] y_{name}")
+    text = f"(float[N, 3, {size[0]}, {size[1]}] x) => ({', '.join(outputs)}) {{ {' '.join(nodes)} }}"
+    return modelled(text, constants)
+
+
+def image(rows: int = 1, size: tuple[int, int] = SIZE) -> dict[str, np.ndarray]:
+    return {"x": drawn(rows, 3, *size, seed=9)}
+
+
+def in_place(plan: Plan) -> dict[str, str]:
+    """The reasons of the values that are written into others."""
+    return {step.output: step.reason for step in plan.steps if step.reason.startswith("written into")}
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nothing_is_copied(target: str, dtype: str) -> None:
+    plan = compare(joined([64, 64, 130], [["a", "b", "c"]]), image(2), dtype=dtype, target=target)
+    concat = next(step for step in plan.steps if step.output == "p")
+    assert concat.kernel == "none" and "move" not in plan.source
+    assert {value: reason.split(":")[0] for value, reason in in_place(plan).items()} == {
+        "a": "written into 'p' from channel 0 on",
+        "b": "written into 'p' from channel 64 on",
+        "c": "written into 'p' from channel 128 on",
+    }
+    node = next(node for node in plan.nodes if node.op == "Concat")
+    assert (node.place, node.kernel) == ("view", None)
+
+
+def test_growing() -> None:
+    """The Concats of a dense block, as PyTorch exports them, are all parts of the last one."""
+    plan = compare(joined([64, 32, 32], [["a"], ["a", "b"], ["a", "b", "c"]]), image())
+    assert {"a", "b", "c", "q"} <= set(in_place(plan))
+    assert plan.source.count("buffer=nl.sbuf") == 1
+
+
+def test_nested() -> None:
+    plan = compare(joined([64, 32, 32], [["a", "b"], ["p", "c"]]), image())
+    assert set(in_place(plan)) == {"a", "b", "c", "p"}
+
+
+def test_part_that_another_step_reads() -> None:
+    """A convolution reads from partition 0 on: b, which starts at 64, is copied."""
+    plan = compare(joined([64, 32, 32], [["a", "b", "c"], ["b"]]), image())
+    assert set(in_place(plan)) >= {"a", "c"} and "b" not in in_place(plan)
+
+
+def test_channels_that_engines_do_not_reach() -> None:
+    """Starts that are no multiples of 32 are left to the copying kernel."""
+    assert in_place(compare(joined([24, 24], [["a", "b"]]), image())) == {}
+
+
+def test_in_hbm() -> None:
+    """A Concat in HBM is written there by its producers."""
+    model = joined([64, 32], [["a", "b"]])
+    session = trnrt.InferenceSession(model.SerializeToString(), cache=False, choices=Choices(in_hbm=frozenset({"p"})))
+    session.run(None, image())
+    plan = session.last_run.plan
+    assert plan is not None
+    assert set(in_place(plan)) == {"a", "b"} and {step.place for step in plan.steps} == {"hbm"}
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_layers(rows: int) -> None:
+    """Each step alone: of the Concat, its parts are loaded where it has them."""
+    model = joined([64, 32, 32], [["a", "b"], ["p", "c"]])
+    session = trnrt.InferenceSession(model.SerializeToString(), cache=False)
+    report = validate_layers(session, image(rows))
+    assert report.passed and [layer.kernel for layer in report.layers].count("none") == 2
+
+
+def test_stepwise() -> None:
+    """A step that calls nothing has no function."""
+    plan = planned(joined([64, 32], [["a", "b"]]), {"x": (1, 3, *SIZE)})
+    split = split_functions(plan)
+    ast.parse(split.source)
+    spans = dict(zip([step.kernel for step in split.steps], function_lines(split), strict=True))
+    assert spans["none"] == (1, 0) and len(function_lines(split)) == len(split.steps)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), rows=st.integers(1, 2), dtype=st.sampled_from(["float32", "bfloat16"]))
+def test_any_concats(data: st.DataObject, rows: int, dtype: str) -> None:
+    channels = data.draw(st.lists(st.sampled_from([1, 24, 32, 64, 96, 128, 160]), min_size=1, max_size=4))
+    names = [chr(ord("a") + k) for k in range(len(channels))]
+    concats = []
+    for k in range(data.draw(st.integers(1, 3))):
+        concats.append(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4)))
+        names.append(chr(ord("p") + k))
+    compare(joined(channels, concats), image(rows), dtype=dtype)
