@@ -7,7 +7,7 @@ images share the partitions: the columns' matrix is block-diagonal, with one blo
 
 from typing import Any
 
-from trnrt.kernels.common import ceil_div, load
+from trnrt.kernels.common import Pair, block_rows, ceil_div, load
 from trnrt.kernels.operands import copy
 from trnrt.nki import nisa, nl
 
@@ -205,3 +205,27 @@ def repeat_pixels(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
                 number += 1
             nisa.dma_copy(dst=dst[r0:r1, :, c0:c1, :].reshape_dim(0, (count, held)), src=y_sb)
         r0 = r1
+
+
+def repeat_images(dst: nl.NkiTensor, src: nl.NkiTensor, channels: int, times: Pair) -> None:
+    """dst = images with each row and each of its pixels several times, bit for bit.
+
+    dst: SBUF ``channels`` (P, ceil(C/128), N, A*H, B*W), of the dtype of src
+    src: SBUF ``channels`` (P, ceil(C/128), N, H, W)
+    channels: C
+    times: A, B
+
+    numpy: src.repeat(A, axis=3).repeat(B, axis=4)
+    """
+    _, blocks, images, height, width = src.shape
+    high, wide = times
+    assert dst.shape[1:] == (blocks, images, high * height, wide * width), f"repeat_images: {src.shape} in {dst.shape}"
+    number = 0
+    for block in range(blocks):
+        parts = block_rows(channels, block)
+        # Rows of all images: (parts, rows, columns).
+        x_sb, y_sb = src[0:parts, block].flatten_dims(1, 2), dst[0:parts, block].flatten_dims(1, 2)
+        pixels = x_sb.expand_dim(3).broadcast(3, wide)
+        for a in range(high):
+            copy(y_sb[:, a : images * height * high : high].reshape_dim(2, (width, wide)), pixels, number)
+            number += 1

@@ -6,14 +6,28 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from calling import DTYPES, NUMPY, ROUNDING, TARGETS, Pair, Tensor, call, check, drawn, hbm
+from calling import (
+    DTYPES,
+    NUMPY,
+    ROUNDING,
+    TARGETS,
+    Pair,
+    Tensor,
+    call,
+    channels_in_sbuf,
+    channels_to_hbm,
+    check,
+    drawn,
+    hbm,
+    sbuf_channels,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_budgets import peak
 
 from trnrt.errors import KernelError
 from trnrt.kernels import resize as module
-from trnrt.kernels.resize import MAX_SIZE, images_together, repeat_pixels, resize
+from trnrt.kernels.resize import MAX_SIZE, images_together, repeat_images, repeat_pixels, resize
 from trnrt.nki import Spec, trace
 from trnrt.planner.steps import WORKING_BYTES
 
@@ -158,6 +172,28 @@ def test_repeated_pixels_on_each_target(target: str) -> None:
 @given(rows=st.integers(1, 400), width=st.integers(1, 9), times=st.tuples(st.integers(1, 4), st.integers(1, 4)))
 def test_any_repetition(rows: int, width: int, times: Pair) -> None:
     repeated((rows, times[0], width, times[1]))
+
+
+@settings(max_examples=20)
+@given(
+    images=st.tuples(st.integers(1, 2), st.sampled_from([1, 5, 128, 130]), st.integers(1, 4), st.integers(1, 5)),
+    times=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    dtype=st.sampled_from(DTYPES),
+    target=st.sampled_from(TARGETS),
+)
+def test_any_repeated_images(images: tuple[int, int, int, int], times: Pair, dtype: str, target: str) -> None:
+    """In SBUF; every bit is right, NaN and infinity included."""
+    shape = (*images[:2], times[0] * images[2], times[1] * images[3])
+
+    def body(src: Tensor) -> Tensor:
+        tile = sbuf_channels(shape, src.dtype)
+        repeat_images(tile, channels_in_sbuf(src), images[1], times)
+        return channels_to_hbm(tile, images[1])
+
+    src = drawn(images, 0, dtype)
+    src.flat[0], src.flat[-1] = np.nan, np.inf
+    expected = src.astype(np.float64).repeat(times[0], axis=2).repeat(times[1], axis=3)
+    np.testing.assert_array_equal(call(body, src, target=target), expected)
 
 
 def test_repeated_pixels_stay_in_their_budget() -> None:

@@ -75,6 +75,24 @@ def test_nested() -> None:
     assert set(in_place(plan)) == {"a", "b", "c", "p"}
 
 
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+def test_resized_part(target: str) -> None:
+    """Nearest pixels are repeated where the Concat wants them."""
+    model = modelled(
+        "(float[N, 3, 6, 4] x, float[N, 3, 3, 2] s) => (float[N, 2, 6, 4] y) { a = Conv(x, v) b = Conv(s, w)"
+        ' r = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">(b, , scales)'
+        " c = Concat<axis=1>(r, a) y = Conv(c, u) }",
+        {
+            "v": drawn(70, 3, 1, 1),
+            "w": drawn(64, 3, 1, 1),
+            "u": drawn(2, 134, 1, 1) / np.float32(134),
+            "scales": np.array([1, 1, 2, 2], np.float32),
+        },
+    )
+    plan = compare(model, {"x": drawn(2, 3, 6, 4), "s": drawn(2, 3, 3, 2)}, target=target)
+    assert "r" in in_place(plan) and "repeat_images" in {step.kernel for step in plan.steps}
+
+
 def test_part_that_another_step_reads() -> None:
     """A convolution reads from partition 0 on: b, which starts at 64, is copied."""
     plan = compare(joined([64, 32, 32], [["a", "b", "c"], ["b"]]), image())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -19,8 +19,8 @@ from trnrt.operators.record import NEVER, Declaration
 from trnrt.planner.lowering.interpolation import MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside_mask
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
-from trnrt.planner.plan import Array
-from trnrt.planner.steps import Call, Operand, Step, Tensors, WeightName
+from trnrt.planner.plan import Array, Layout
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
 
 Shape = tuple[int, ...]
 
@@ -50,11 +50,32 @@ class RepeatStep(Step):
     width: int
     times: tuple[int, int]
 
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        source = self.sources[0]
+        is_image = len(self.shape) == 4 and shapes.shape(source.value) == source.shape
+        return (Layout.CHANNELS, Layout.HBM) if is_image else (Layout.HBM,)
+
+    def same_layout(self) -> bool:
+        return True
+
+    def fills_window(self, first: int) -> bool:
+        return True
+
+    def part(self, images: int) -> RepeatStep | None:
+        if len(self.shape) != 4:
+            return None
+        return replace(self, shape=(images, *self.shape[1:]), sources=[self.sources[0].part(images)])
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        return WORKING_BYTES if tensors.layout(self.output) is Layout.HBM else 0
+
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         rows = prod(self.sources[0].shape) // self.width
         return (rows, self.times[0], self.width, self.times[1]) if position is None else (rows, self.width)
 
     def call(self, tensors: Tensors) -> Call:
+        if tensors.layout(self.output) is not Layout.HBM:
+            return Call("resize", "repeat_images", (self.shape[1], self.times))
         return Call("resize", "repeat_pixels", ())
 
 
