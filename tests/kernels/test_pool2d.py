@@ -114,6 +114,8 @@ TABLE = {
     "bands of rows": Pool((2, 3, 112, 112), (3, 3), (2, 2), (1, 1, 1, 1)),
     "many images at once": Pool((300, 2, 4, 4), (2, 2), (2, 2)),
     "the whole image": Pool((3, 130, 13, 11), (13, 11)),
+    "the whole image, shared by two engines": Pool((2, 130, 24, 23), (24, 23)),
+    "a whole row": Pool((2, 3, 1, 600), (1, 600)),
 }
 # What a band does not hold: rows of results, windows, rows of windows.
 LARGE = {
