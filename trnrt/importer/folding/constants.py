@@ -1,7 +1,8 @@
 """Constant folding and shape inference over a graph whose input shapes are concrete.
 
 onnxscript's folder does both node by node. Added here: limits of what it may compute, the shapes of ``ai.onnx.ml``
-operators, constants that repeat one value without storing it, and operators that change nothing.
+operators, operators that it doesn't compute, constants that repeat one value without storing it, and operators that
+change nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 from onnxscript import optimizer
 
+from trnrt.importer.folding.computing import compute_constants
 from trnrt.importer.folding.dequantising import dequantise_constants
 from trnrt.importer.folding.guarding import is_premature
 from trnrt.importer.folding.history import Snapshot
@@ -86,6 +88,7 @@ class Folder:
                 infer(node, self.model, self.symbols)
                 or self._fill(node)
                 or self._dequantise(node)
+                or self._compute(node)
                 or _drop_if_idle(node)
             )
         return bool(changed)
@@ -161,6 +164,18 @@ class Folder:
         if array is None:
             return False
         self._spend(made)
+        _replace_by_constant(node, ir.tensor(array))
+        return True
+
+    def _compute(self, node: ir.Node) -> bool:
+        """Compute an operator on constants that onnxscript's folder can't."""
+        source = constant_array(node.inputs[0]) if node.inputs else None
+        if source is None or source.nbytes > max(LARGEST_CONSTANT, _stored_bytes(source)) or source.nbytes > self._left:
+            return False
+        array = compute_constants(node)
+        if array is None:
+            return False
+        self._spend(array.nbytes)
         _replace_by_constant(node, ir.tensor(array))
         return True
 
