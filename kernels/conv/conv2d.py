@@ -12,7 +12,7 @@ stay in SBUF for the whole batch if 128 outputs' worth fits; otherwise they are 
 
 from typing import Any
 
-from trnrt.kernels.common import Pair, Rectangle, ceil_div, image_count, image_part, is_hbm_tensor, load
+from trnrt.kernels.common import Pair, Rectangle, ceil_div, image_count, image_part, is_hbm_tensor, load, transfer
 from trnrt.kernels.conv.conv_bands import Area, load_image_band, padded_images, seen_part
 from trnrt.kernels.conv.conv_room import (
     WEIGHT_BYTES,
@@ -388,7 +388,7 @@ def _added_tile(added: Any, block: int, outputs: int, place: Rectangle, most: St
         return None
     tile_sb = _band_tile(added, block, outputs, place, most)
     if is_hbm_tensor(added):
-        nisa.dma_copy(dst=tile_sb, src=image_part(added, block, outputs, place))
+        transfer(tile_sb, image_part(added, block, outputs, place))
     return tile_sb
 
 

@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import LOWEST, Pair, Rectangle, activation_function, block_rows, ceil_div, image_part
+from trnrt.kernels.common import (
+    LOWEST,
+    Pair,
+    Rectangle,
+    activation_function,
+    block_rows,
+    ceil_div,
+    image_part,
+    transfer,
+)
 from trnrt.kernels.conv.conv_weights import weight_view
 from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_extent, spread
 from trnrt.kernels.pool2d import Windows, max_windows
@@ -145,7 +154,7 @@ def accumulate_streamed(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Wei
         for t0 in range(0, taps, at_hand):
             t1 = min(taps, t0 + at_hand)
             w_sb = nl.ndarray((k, t1 - t0, outputs[1] - outputs[0]), dtype=w.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=w_sb, src=weight_view(w, layer.natural, block, k, (t0, t1), outputs))
+            transfer(w_sb, weight_view(w, layer.natural, block, k, (t0, t1), outputs))
             for tap in range(t0, t1):
                 y = at[0] * stride[0] + (tap // kernel[1]) * dilation[0]
                 x = at[1] * stride[1] + (tap % kernel[1]) * dilation[1]
@@ -237,4 +246,4 @@ def store_results(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rect
     step = rows if n_size > 1 else max(1, ceil_div(STORE_BYTES, cols * 2))
     for first in range(0, rows, step):
         end = min(rows, first + step)
-        nisa.dma_copy(dst=out_hbm[:, :, first:end], src=y_sb[:, :, first:end])
+        transfer(out_hbm[:, :, first:end], y_sb[:, :, first:end])
