@@ -11,6 +11,8 @@ from trnrt.kernels.common import (
     block_rows,
     ceil_div,
     image_part,
+    item_bytes,
+    keep_where,
     transfer,
 )
 from trnrt.kernels.conv.conv_weights import weight_view
@@ -71,6 +73,7 @@ class Method(nl.NKIObject):
     turn: natural weights are transposed on chip
     pack: the taps on the partitions; ``lead``: the tap that comes first (see leading_tap)
     groups: the rows that share the partitions (row_groups.RowGroups), or None
+    identity: the matrix by which the tensor engine adds another tensor (make_identity), or None
     """
 
     layer: Layer
@@ -78,6 +81,7 @@ class Method(nl.NKIObject):
     pack: Packing
     lead: Pair
     groups: Any = None
+    identity: Any = None
 
 
 @dataclass
@@ -201,6 +205,20 @@ def may_alternate(act: str) -> bool:
     """True if the vector engine can evacuate PSUM with this activation, beside the scalar engine."""
     helps = act == "none" or act == "relu"  # it has its part of "relu6" anyway
     return helps and nisa.get_nc_version() >= nisa.nc_version.gen3
+
+
+def make_identity(added: Any, products: int, act: str) -> Any:
+    """An identity matrix in SBUF (P, P), if the tensor engine should add ``added`` to sums of ``products`` products,
+    else None: a product of 16 bits then takes less time than an addition on the vector engine, and both engines can
+    evacuate the sums. The addition is exact, but NaN and infinity reach all outputs of their pixel."""
+    if added is None or products > 1 or item_bytes(added.dtype) != 2 or not may_alternate(act):
+        return None
+    pmax = nl.tile_size.pmax
+    ones_sb = nl.ndarray((pmax, pmax), dtype=added.dtype, buffer=nl.sbuf)
+    identity_sb = nl.ndarray((pmax, pmax), dtype=added.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sb, value=1.0, engine=nisa.engine.gpsimd)
+    keep_where(identity_sb, ones_sb, 1, -1, 0, nl.equal)
+    return identity_sb
 
 
 def stretches(images: int, rows: int, cols: int) -> tuple[int, int, int]:
