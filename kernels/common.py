@@ -92,8 +92,17 @@ def is_hbm_tensor(tensor: nl.NkiTensor) -> bool:
 def load(src: nl.NkiTensor) -> nl.NkiTensor:
     """A copy of an HBM view in SBUF; its first dimension, at most 128, becomes the partitions."""
     copy_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=copy_sb, src=src)
+    transfer(copy_sb, src)
     return copy_sb
+
+
+def transfer(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
+    """dst = src by DMA, with the hardware's descriptors where it makes them. For a transfer that names no mode the
+    compiler may choose software's: those cost the GpSimd engine time for every row, and copies within HBM have many."""
+    if nisa.get_nc_version() >= nisa.nc_version.gen3 and dst.dtype == src.dtype:
+        nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.hwdge)
+    else:
+        nisa.dma_copy(dst=dst, src=src)
 
 
 def transpose_is_exact() -> bool:

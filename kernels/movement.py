@@ -4,7 +4,7 @@ through SBUF, where an engine reorders them."""
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import ceil_div, count_elements, insert_item, item_bytes
+from trnrt.kernels.common import ceil_div, count_elements, insert_item, item_bytes, transfer
 from trnrt.kernels.rates import DMA_ENGINES, PACKET_NS
 from trnrt.nki import nisa, nl
 
@@ -223,7 +223,7 @@ def _stage_rows(
     loaded = by_source(inner)
     shape = (elements(rows), elements(loaded))
     given_sb = nl.ndarray(shape, dtype=src.dtype, buffer=nl.sbuf)
-    nisa.dma_copy(dst=given_sb, src=src.ap(pattern=pattern(rows, 1) + pattern(loaded, 1), offset=start))
+    transfer(given_sb, src.ap(pattern=pattern(rows, 1) + pattern(loaded, 1), offset=start))
     access = [[shape[1], shape[0]]]
     for dim in inner:
         step = 0
@@ -233,7 +233,7 @@ def _stage_rows(
         access.append([step, dim[0]])
     ordered_sb = nl.ndarray((shape[0], elements(inner)), dtype=dst.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=ordered_sb, src=given_sb.ap(pattern=access))
-    nisa.dma_copy(dst=dst.ap(pattern=pattern(rows, 2) + pattern(inner, 2), offset=to), src=ordered_sb)
+    transfer(dst.ap(pattern=pattern(rows, 2) + pattern(inner, 2), offset=to), ordered_sb)
 
 
 def _move_part(dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, dims: list[Dimension]) -> None:
@@ -256,7 +256,7 @@ def _move_part(dst: nl.NkiTensor, src: nl.NkiTensor, to: int, start: int, dims: 
         if len(dims) == 0:
             src_pattern.append([1, 1])
             dst_pattern.append([1, 1])
-        nisa.dma_copy(dst=dst.ap(pattern=dst_pattern, offset=to), src=src.ap(pattern=src_pattern, offset=start))
+        transfer(dst.ap(pattern=dst_pattern, offset=to), src.ap(pattern=src_pattern, offset=start))
 
 
 def _fill(dst: nl.NkiTensor, number: float) -> None:
@@ -272,5 +272,5 @@ def _fill(dst: nl.NkiTensor, number: float) -> None:
         rows = pmax if width > 0 else 1
         width = width if width > 0 else min(columns, size - first)
         part = dst.ap(pattern=[[width, rows], [1, width]], offset=first)
-        nisa.dma_copy(dst=part, src=tile_sb[0:rows, 0:width])
+        transfer(part, tile_sb[0:rows, 0:width])
         first = first + rows * width

@@ -13,6 +13,7 @@ from trnrt.kernels.common import (
     image_count,
     image_part,
     is_hbm_tensor,
+    transfer,
 )
 from trnrt.kernels.rates import is_recent
 from trnrt.nki import nisa, nl
@@ -339,7 +340,7 @@ def load_band(band_sb: nl.NkiTensor, src: nl.NkiTensor, block: int, n0: int, row
     place = Rectangle((n0, n0 + images), (row0 + top, row0 + bottom), (col0 + left, col0 + right))
     image = image_part(src, block, parts, place)
     if is_hbm_tensor(src):
-        nisa.dma_copy(dst=inner_sb, src=image)
+        transfer(inner_sb, image)
     else:
         nisa.tensor_copy(dst=inner_sb, src=image)
 
@@ -353,4 +354,4 @@ def _output_tile(dst: nl.NkiTensor, block: int, parts: int, place: Rectangle) ->
 def _store_output(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
     """Store a tile of ``_output_tile`` to HBM; nothing to do if it was computed in place."""
     if is_hbm_tensor(dst):
-        nisa.dma_copy(dst=image_part(dst, block, y_sb.shape[0], place), src=y_sb)
+        transfer(image_part(dst, block, y_sb.shape[0], place), y_sb)

@@ -1,6 +1,7 @@
 """Prefetch weights into SBUF ahead of the steps that use them."""
 
-from trnrt.nki import nisa, nl
+from trnrt.kernels.common import transfer
+from trnrt.nki import nl
 
 
 def prefetch(src: nl.NkiTensor, piece: int) -> nl.NkiTensor:
@@ -15,5 +16,5 @@ def prefetch(src: nl.NkiTensor, piece: int) -> nl.NkiTensor:
     columns = src.shape[1]
     for first in range(0, columns, piece):
         last = min(columns, first + piece)
-        nisa.dma_copy(dst=copy_sb[:, first:last], src=src[:, first:last])
+        transfer(copy_sb[:, first:last], src[:, first:last])
     return copy_sb

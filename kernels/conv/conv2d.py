@@ -12,7 +12,7 @@ stay in SBUF for the whole batch if 128 outputs' worth fits; otherwise they are 
 
 from typing import Any
 
-from trnrt.kernels.common import Pair, Rectangle, ceil_div, image_count, image_part, is_hbm_tensor, load
+from trnrt.kernels.common import Pair, Rectangle, ceil_div, image_count, image_part, is_hbm_tensor, load, transfer
 from trnrt.kernels.conv.conv_bands import Area, load_image_band, padded_images, seen_part
 from trnrt.kernels.conv.conv_room import (
     WEIGHT_BYTES,
@@ -31,6 +31,7 @@ from trnrt.kernels.conv.convolving import (
     accumulate,
     accumulate_streamed,
     evacuate,
+    make_identity,
     pool_fill,
     pool_windows,
     store_results,
@@ -115,7 +116,8 @@ def conv2d(
     limits: the input of one result fits BAND_BYTES over all channel blocks, its convolution band_bytes (see conv_fits);
         no pooling window starts beyond the last row or column; ``groups`` divides C and O; where dst or src are in SBUF
         the groups computed together are all, or fill whole blocks of 128 channels and outputs; NaN and infinity reach
-        all of them, and all strips of an image (strips.py)
+        all of them, and all strips of an image (strips.py);
+        those of ``added`` can reach all outputs of their pixel
 
     numpy: y[n, o, i, j] = act(bias[o] + sum(w[o, c, u, v] * padded[n, c, i*s + u*d, j*s + v*d]) + added[n, o, i, j]),
     then the windows' maxima or means; with groups, c runs over the channels of o's group
@@ -276,6 +278,8 @@ def _convolve_bands(
     layer, pack, lead = how.layer, how.pack, how.lead
     shape, pooling, natural = layer.shape, layer.pooling, layer.natural
     held = not is_hbm_tensor(w_sb)
+    products = products_of(shape.kernel, pack) * ceil_div(shape.channels, nl.tile_size.pmax)
+    how = Method(layer, how.turn, pack, lead, None, make_identity(added, products, layer.act))
     bands, largest = _plan_bands(dst, layer, pack, 1)
     most = _band_size(largest, src, how)
     rows = []
@@ -388,7 +392,7 @@ def _added_tile(added: Any, block: int, outputs: int, place: Rectangle, most: St
         return None
     tile_sb = _band_tile(added, block, outputs, place, most)
     if is_hbm_tensor(added):
-        nisa.dma_copy(dst=tile_sb, src=image_part(added, block, outputs, place))
+        transfer(tile_sb, image_part(added, block, outputs, place))
     return tile_sb
 
 
@@ -432,7 +436,7 @@ def _convolve_band(
     if weights.how.groups is not None:
         convolve_row_groups(y_sb, x_sb, weights, bias_column, added_sb, area)
         return
-    layer = weights.how.layer
+    layer, identity_sb = weights.how.layer, weights.how.identity
     shape, act = layer.shape, layer.act
     outputs, images, rows, cols = y_sb.shape
     n_step, r_step, c_step = stretches(images, rows, cols)
@@ -452,5 +456,9 @@ def _convolve_band(
                 else:
                     accumulate(sum_psum, x_part, weights, (r0, c0))
                 more = None if added_sb is None else added_sb[:, n0:n1, r0:r1, c0:c1]
+                if more is not None and identity_sb is not None:
+                    eye = identity_sb[0:outputs, 0:outputs]
+                    nisa.nc_matmul(dst=sum_psum, stationary=eye, moving=more, accumulate=True)
+                    more = None
                 evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, bias_column, act, by_vector, more)
                 by_vector = alternate and not by_vector

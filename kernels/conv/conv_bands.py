@@ -1,6 +1,6 @@
 """Bands of images on their way to SBUF, where convolutions read them: with padding, without, or with several taps."""
 
-from trnrt.kernels.common import Pair, Rectangle, block_rows, ceil_div, image_part, is_hbm_tensor
+from trnrt.kernels.common import Pair, Rectangle, block_rows, ceil_div, image_part, is_hbm_tensor, transfer
 from trnrt.kernels.conv.packing import ConvShape, Packing, band_extent, band_row_step, is_packed, spread
 from trnrt.nki import nisa, nl
 
@@ -56,7 +56,7 @@ def load_image_band(
             elif number == 0 and nisa.get_nc_version() >= nisa.nc_version.gen3:
                 nisa.dma_copy(dst=inner_sb, src=image, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.scalar)
             else:
-                nisa.dma_copy(dst=inner_sb, src=image)
+                transfer(inner_sb, image)
     return x_sb
 
 
@@ -168,7 +168,7 @@ def _load_packed(
                 row_stride = src.get_pattern()[2][0]
                 image = image.ap(pattern=[[dilation[0] * row_stride, taps]] + image.get_pattern())
             places = x_sb[p0 * apart : (p0 + taps * channels) * apart : apart, 0]
-            nisa.dma_copy(dst=places[:, :, low[0] : high[0], low[1] : high[1]], src=image)
+            transfer(places[:, :, low[0] : high[0], low[1] : high[1]], image)
 
 
 def _load_packed_rows(
@@ -196,7 +196,7 @@ def _load_packed_rows(
                 taps = pack[0]
                 image = image.ap(pattern=[[dilation[0] * src.get_pattern()[2][0], taps]] + image.get_pattern())
             places = flat_sb[p0 * apart : (p0 + taps * channels) * apart : apart]
-            nisa.dma_copy(dst=places[:, :, (first - start) * cols : (end - start) * cols - left], src=image)
+            transfer(places[:, :, (first - start) * cols : (end - start) * cols - left], image)
 
 
 def _zero_outer_rows(
@@ -229,10 +229,10 @@ def padded_images(src: nl.NkiTensor, shape: ConvShape) -> nl.NkiTensor:
     while first < total:
         rows = min(nl.tile_size.pmax, (total - first) // row)
         if rows > 0:
-            nisa.dma_copy(dst=flat[first : first + rows * row].reshape((rows, row)), src=zeros_sb[0:rows])
+            transfer(flat[first : first + rows * row].reshape((rows, row)), zeros_sb[0:rows])
             first += rows * row
         else:
-            nisa.dma_copy(dst=flat[first:total].reshape((1, total - first)), src=zeros_sb[0:1, 0 : total - first])
+            transfer(flat[first:total].reshape((1, total - first)), zeros_sb[0:1, 0 : total - first])
             first = total
-    nisa.dma_copy(dst=padded[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width], src=src)
+    transfer(padded[:, :, pads[0] : pads[0] + height, pads[1] : pads[1] + width], src)
     return padded

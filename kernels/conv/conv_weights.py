@@ -1,6 +1,6 @@
 """Load a convolution's weights and bias into SBUF: prepared on the host, or natural, as in a model."""
 
-from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load
+from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, load, transfer
 from trnrt.kernels.conv.packing import ConvShape, Packing, is_packed, spread
 from trnrt.kernels.operands import copy
 from trnrt.nki import nisa, nl
@@ -25,7 +25,7 @@ def load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, natural: bool, o0: int, sh
         for block in range(w_sb.shape[1]):
             k = block_rows(channels, block)
             part = weight_view(w, natural, block, k, (0, w_sb.shape[2]), outputs)
-            nisa.dma_copy(dst=w_sb[0:k, block], src=part)
+            transfer(w_sb[0:k, block], part)
         return
     apart = spread(channels, pack)
     if apart > 1:
@@ -39,7 +39,7 @@ def load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, natural: bool, o0: int, sh
             v1 = min(kernel[1], v0 + pack[1])
             part = taps[:, u0:u1, v0:v1, :].permute((2, 1, 0, 3))
             k = (v1 - v0) * (u1 - u0) * channels * apart
-            nisa.dma_copy(dst=w_sb[0:k:apart, 0, product], src=part)
+            transfer(w_sb[0:k:apart, 0, product], part)
             product += 1
 
 
@@ -53,7 +53,7 @@ def load_bias(bias: nl.NkiTensor, natural: bool) -> nl.NkiTensor:
     for block in range(blocks):
         o0, count = block * nl.tile_size.pmax, block_rows(outputs, block)
         raw_sb = nl.ndarray((count, 1), dtype=bias.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=raw_sb, src=bias[o0 : o0 + count].reshape((count, 1)))
+        transfer(raw_sb, bias[o0 : o0 + count].reshape((count, 1)))
         nisa.tensor_copy(dst=bias_sb[0:count, block : block + 1], src=raw_sb)
     return bias_sb
 
@@ -67,7 +67,7 @@ def load_weight_rows(w: nl.NkiTensor, o0: int, channels: int) -> list[nl.NkiTens
         k = block_rows(channels, block)
         c0 = block * nl.tile_size.pmax
         rows_sb = nl.ndarray((outputs, k, w.shape[2]), dtype=w.dtype, buffer=nl.sbuf)
-        nisa.dma_copy(dst=rows_sb, src=w[o0 : o0 + outputs, c0 : c0 + k, :])
+        transfer(rows_sb, w[o0 : o0 + outputs, c0 : c0 + k, :])
         tiles.append(rows_sb)
     return tiles
 

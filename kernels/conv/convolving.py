@@ -3,7 +3,18 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import LOWEST, Pair, Rectangle, activation_function, block_rows, ceil_div, image_part
+from trnrt.kernels.common import (
+    LOWEST,
+    Pair,
+    Rectangle,
+    activation_function,
+    block_rows,
+    ceil_div,
+    image_part,
+    item_bytes,
+    keep_where,
+    transfer,
+)
 from trnrt.kernels.conv.conv_weights import weight_view
 from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_extent, spread
 from trnrt.kernels.pool2d import Windows, max_windows
@@ -62,6 +73,7 @@ class Method(nl.NKIObject):
     turn: natural weights are transposed on chip
     pack: the taps on the partitions; ``lead``: the tap that comes first (see leading_tap)
     groups: the rows that share the partitions (row_groups.RowGroups), or None
+    identity: the matrix by which the tensor engine adds another tensor (make_identity), or None
     """
 
     layer: Layer
@@ -69,6 +81,7 @@ class Method(nl.NKIObject):
     pack: Packing
     lead: Pair
     groups: Any = None
+    identity: Any = None
 
 
 @dataclass
@@ -145,7 +158,7 @@ def accumulate_streamed(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Wei
         for t0 in range(0, taps, at_hand):
             t1 = min(taps, t0 + at_hand)
             w_sb = nl.ndarray((k, t1 - t0, outputs[1] - outputs[0]), dtype=w.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=w_sb, src=weight_view(w, layer.natural, block, k, (t0, t1), outputs))
+            transfer(w_sb, weight_view(w, layer.natural, block, k, (t0, t1), outputs))
             for tap in range(t0, t1):
                 y = at[0] * stride[0] + (tap // kernel[1]) * dilation[0]
                 x = at[1] * stride[1] + (tap % kernel[1]) * dilation[1]
@@ -194,6 +207,20 @@ def may_alternate(act: str) -> bool:
     return helps and nisa.get_nc_version() >= nisa.nc_version.gen3
 
 
+def make_identity(added: Any, products: int, act: str) -> Any:
+    """An identity matrix in SBUF (P, P), if the tensor engine should add ``added`` to sums of ``products`` products,
+    else None: a product of 16 bits then takes less time than an addition on the vector engine, and both engines can
+    evacuate the sums. The addition is exact, but NaN and infinity reach all outputs of their pixel."""
+    if added is None or products > 1 or item_bytes(added.dtype) != 2 or not may_alternate(act):
+        return None
+    pmax = nl.tile_size.pmax
+    ones_sb = nl.ndarray((pmax, pmax), dtype=added.dtype, buffer=nl.sbuf)
+    identity_sb = nl.ndarray((pmax, pmax), dtype=added.dtype, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sb, value=1.0, engine=nisa.engine.gpsimd)
+    keep_where(identity_sb, ones_sb, 1, -1, 0, nl.equal)
+    return identity_sb
+
+
 def stretches(images: int, rows: int, cols: int) -> tuple[int, int, int]:
     """(images, rows, columns) of the results that share a PSUM bank, as evenly as they go."""
     bank = nl.tile_size.psum_bank_fmax
@@ -237,4 +264,4 @@ def store_results(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rect
     step = rows if n_size > 1 else max(1, ceil_div(STORE_BYTES, cols * 2))
     for first in range(0, rows, step):
         end = min(rows, first + step)
-        nisa.dma_copy(dst=out_hbm[:, :, first:end], src=y_sb[:, :, first:end])
+        transfer(out_hbm[:, :, first:end], y_sb[:, :, first:end])

@@ -11,7 +11,7 @@ are zero where a row of the result does not see a row of the image; the host pre
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor
+from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, transfer
 from trnrt.kernels.conv.conv_bands import Area, load_image_band, seen_part
 from trnrt.kernels.conv.conv_room import BAND_BYTES
 from trnrt.kernels.conv.convolving import Layer, Method, Weights, accumulate, evacuate, may_alternate, stretches
@@ -175,7 +175,7 @@ def _copy_rows(own_sb: nl.NkiTensor, src: nl.NkiTensor, images: Pair, rows: Pair
     channels = own_sb.shape[0]
     if is_hbm_tensor(src):
         part = src[n0:n1, 0:channels, rows[0] : rows[1] : step, columns[0] : columns[1]]
-        nisa.dma_copy(dst=own_sb, src=part.permute((1, 0, 2, 3)))
+        transfer(own_sb, part.permute((1, 0, 2, 3)))
     else:
         part = src[0:channels, 0, n0:n1, rows[0] : rows[1] : step, columns[0] : columns[1]]
         nisa.tensor_copy(dst=own_sb, src=part, engine=nisa.engine.vector)

@@ -5,7 +5,7 @@ copy it on chip. One product then sums over a column of taps, so a 3x3 kernel ta
 pays off if a product takes little more than its least time; for larger images conv2d packs taps as it loads them.
 """
 
-from trnrt.kernels.common import Pair, ceil_div, image_count, is_hbm_tensor
+from trnrt.kernels.common import Pair, ceil_div, image_count, is_hbm_tensor, transfer
 from trnrt.kernels.conv.conv2d import convolve
 from trnrt.kernels.conv.conv_room import WEIGHT_BYTES
 from trnrt.kernels.conv.convolving import Layer, Pooling
@@ -93,7 +93,7 @@ def _at_hand(src: nl.NkiTensor, channels: int) -> nl.NkiTensor:
     if nisa.get_nc_version() >= nisa.nc_version.gen3:
         nisa.dma_copy(dst=image_sb[:, 0], src=by_channel, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.scalar)
     else:
-        nisa.dma_copy(dst=image_sb[:, 0], src=by_channel)
+        transfer(image_sb[:, 0], by_channel)
     return image_sb
 
 

@@ -11,7 +11,7 @@ Partition ((strip * kernel rows + u) * channels + c) * apart + j holds channel c
 some. The partitions between are zero.
 """
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor
+from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, transfer
 from trnrt.kernels.conv.conv_bands import padded_images
 from trnrt.kernels.conv.convolving import evacuate, pool_fill, pool_windows, vector_helps
 from trnrt.kernels.conv.strip_plans import BANDS, PARTS, Rows, Strips, bands_of, windows_in
@@ -110,7 +110,7 @@ def _load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, plan: Strips) -> None:
             taps = [[kernel[1] * tap, kernel[0]], [channel, channels], [columns * tap, count], [output, outputs]]
             places = w_sb[first + j : first + j + (lanes - 1) * apart + 1 : apart]
             own_sb = places[:, 0:count, strip * plan.each() : strip * plan.each() + outputs]
-            nisa.dma_copy(dst=own_sb, src=w.ap(pattern=taps, offset=j * tap))
+            transfer(own_sb, w.ap(pattern=taps, offset=j * tap))
 
 
 def _load_bias(bias: nl.NkiTensor, plan: Strips) -> nl.NkiTensor:
@@ -119,12 +119,12 @@ def _load_bias(bias: nl.NkiTensor, plan: Strips) -> nl.NkiTensor:
     bias_sb = nl.ndarray((plan.count * each, 1), dtype=nl.float32, buffer=nl.sbuf)
     if outputs == each and is_hbm_tensor(bias):
         column = bias.get_pattern()[0][0]
-        nisa.dma_copy(dst=bias_sb, src=bias.ap(pattern=[[0, plan.count], [column, outputs], [1, 1]]))
+        transfer(bias_sb, bias.ap(pattern=[[0, plan.count], [column, outputs], [1, 1]]))
         return bias_sb
     if outputs < each:
         nisa.memset(dst=bias_sb, value=0.0, engine=nisa.engine.gpsimd)
     for strip in range(plan.count):
-        nisa.dma_copy(dst=bias_sb[strip * each : strip * each + outputs], src=bias[0:outputs, 0:1])
+        transfer(bias_sb[strip * each : strip * each + outputs], bias[0:outputs, 0:1])
     return bias_sb
 
 
@@ -211,7 +211,7 @@ def _load_rows(x_sb: nl.NkiTensor, plan: Strips, n: int, strips: Pair, taps: Pai
         places = x_sb[start : start + (lanes - 1) * apart + 1 : apart]
         rows = [[dilation[0] * row, taps[1] - taps[0]], [channel, channels], [1, length - left]]
         image_rows = plan.src.ap(pattern=[[step, strips[1] - strips[0]]] + rows, offset=first + left)
-        nisa.dma_copy(dst=places[:, seen[0] * width : seen[1] * width - left], src=image_rows)
+        transfer(places[:, seen[0] * width : seen[1] * width - left], image_rows)
 
 
 def _convolve_strips(
@@ -285,7 +285,7 @@ def _put(plan: Strips, y_sb: nl.NkiTensor, n: int, row: int) -> None:
         start = strip * plan.each()
         own_sb = y_sb[start : start + outputs, 0, 0 : end - first]
         if is_hbm_tensor(dst):
-            nisa.dma_copy(dst=dst[n, :, first:end], src=own_sb)
+            transfer(dst[n, :, first:end], own_sb)
         elif strip % 2 == 0:
             nisa.tensor_copy(dst=dst[0:outputs, 0, n, first:end], src=own_sb, engine=nisa.engine.vector)
         else:

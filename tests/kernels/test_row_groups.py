@@ -118,6 +118,16 @@ def test_any_shape(
     compare(conv)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("act", ["none", "relu", "tanh"])
+@pytest.mark.parametrize("places", PLACES, ids=["hbm-hbm", "hbm-sbuf", "sbuf-hbm", "sbuf-sbuf"])
+def test_a_tensor_is_added_to_sums_of_one_product(places: Pair, act: str, dtype: str, target: str) -> None:
+    """Where that is faster, the tensor engine adds it."""
+    conv = Grouped((2, 96, 7, 6), 96, (1, 1), pads=(0, 0, 0, 0), act=act, adds=True, rows=(1, 1), places=places)
+    compare(replace(conv, target=target), dtype)
+
+
 def test_what_is_no_number_reaches_only_groups_that_see_it() -> None:
     """Zeros above and below the image, and of channels that do not exist, are numbers."""
     conv = Grouped((1, 17, 12, 6), 3)
