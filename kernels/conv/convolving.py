@@ -43,7 +43,7 @@ class Layer(nl.NKIObject):
 
     natural: w is HBM (O, C, T) and bias (O,) as in a model; otherwise they are prepared
     weight_bytes: the most bytes per partition of weights in SBUF at once
-    band_bytes, way: see conv2d
+    band_bytes, way: see conv2d; ``source_bytes``: bytes per partition of a band of images, or 0 for BAND_BYTES
     """
 
     shape: ConvShape
@@ -53,6 +53,7 @@ class Layer(nl.NKIObject):
     weight_bytes: int
     band_bytes: int = 0
     way: str = "best"
+    source_bytes: int = 0
 
 
 @dataclass
@@ -192,16 +193,6 @@ def may_alternate(act: str) -> bool:
     """True if the vector engine can evacuate PSUM with this activation, beside the scalar engine."""
     helps = act == "none" or act == "relu"  # it has its part of "relu6" anyway
     return helps and nisa.get_nc_version() >= nisa.nc_version.gen3
-
-
-def stretches(images: int, rows: int, cols: int) -> tuple[int, int, int]:
-    """(images, rows, columns) of the results that share a PSUM bank, as evenly as they go."""
-    bank = nl.tile_size.psum_bank_fmax
-    c_step = ceil_div(cols, ceil_div(cols, bank))
-    r_step = min(rows, bank // c_step)
-    r_step = ceil_div(rows, ceil_div(rows, r_step))
-    n_step = min(images, bank // (c_step * r_step)) if r_step == rows and c_step == cols else 1
-    return ceil_div(images, ceil_div(images, n_step)), r_step, c_step
 
 
 def pool_windows(y_sb: nl.NkiTensor, conv_sb: nl.NkiTensor, pooling: Pooling) -> None:
