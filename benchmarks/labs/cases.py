@@ -38,9 +38,9 @@ class Tolerance:
 class Case:
     """One line of the table.
 
-    ``flops`` counts the useful ones of matrix products, ``hbm_bytes`` the least traffic. ``clock`` is that of the
-    prediction and of its bars. ``measured`` are times of kernels that do the same work on the same arguments, each by
-    its own clock; ``limit_us`` is a course's limit for full credit.
+    ``flops`` counts the useful ones of matrix products, ``hbm_bytes`` the least traffic; ``run``: see ``floor_of``.
+    ``clock`` is that of the prediction and of its bars. ``measured`` are times of kernels that do the same work on the
+    same arguments, each by its own clock; ``limit_us`` is a course's limit for full credit.
 
     Our targets: ``target_us`` is the highest allowed predicted time, ``share_target`` the least share of peak,
     ``factor`` a highest multiple of the physical bound; ``against`` compares with the predicted time of another kernel
@@ -57,6 +57,7 @@ class Case:
     reference: Callable[..., Any]
     flops: float = 0.0
     hbm_bytes: int = 0
+    run: int = 0
     measured: tuple[Figure, ...] = ()
     limit_us: float | None = None
     target_us: float | None = None
@@ -88,12 +89,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Held:
-    """A bar, what is predicted by its clock, the longest time that it allows, and the floor by that clock."""
+    """A bar, what is predicted by its clock, the longest time that it allows, and the floor by that clock.
+    ``least``: the least that can be predicted, which is the floor at the timing model's own bandwidth."""
 
     bar: Bar
     predicted_us: float
     most_us: float
     floor_us: float
+    least: Floor
 
     @property
     def verdict(self) -> Verdict:
@@ -102,8 +105,8 @@ class Held:
 
     @property
     def reachable(self) -> bool:
-        """False if the bar is below the floor: no kernel meets it under this model."""
-        return self.most_us >= self.floor_us
+        """False if the bar is below the least: no kernel meets it under this model."""
+        return self.most_us >= self.least.us
 
 
 @dataclass(frozen=True)
@@ -181,9 +184,9 @@ def tensor_us(case: Case, timing: Timing) -> float:
     return case.flops / rate
 
 
-def case_floor(case: Case, clock: DeviceClock) -> Floor:
-    """The least that the timing model allows for a case, by a clock."""
-    return floor_of(case.target, case.dtype, clock, case.flops, case.hbm_bytes)
+def case_floor(case: Case, clock: DeviceClock, gbps: float | None = None) -> Floor:
+    """The floor of a case by a clock; ``gbps``: at another rate of the DMA engines than the documented one."""
+    return floor_of(case.target, case.dtype, clock, case.flops, case.hbm_bytes, case.run, gbps)
 
 
 def row(case: Case) -> Row:
@@ -220,7 +223,8 @@ def _judge(case: Case, found: Prediction) -> Held | None:
         return None
     floor_us = case_floor(case, bar.clock).us
     predicted_us = figure_us(bar.clock, found.timeline)
-    return Held(bar, predicted_us, bar.most_us(tensor_us(case, found.timing), floor_us), floor_us)
+    least = case_floor(case, bar.clock, found.timing.dma.total_gbps)
+    return Held(bar, predicted_us, bar.most_us(tensor_us(case, found.timing), floor_us), floor_us, least)
 
 
 def _times(case: Case, found: Prediction, theirs: Timeline | None) -> Times:

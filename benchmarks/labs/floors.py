@@ -2,7 +2,8 @@
 
 Each part comes from the target's data or from a run of the model on the smallest program that has it, none from a
 fitted total: the floor moves bytes at the documented rate of the DMA engines. So a kernel can approach its floor, but
-not be below it.
+not be below it. The model's DMA engines share a lower, fitted rate: ``floor_of`` at that rate is the least that a
+kernel can be predicted.
 """
 
 from __future__ import annotations
@@ -81,8 +82,20 @@ class Stream:
     ramp: int
 
 
-def floor_of(target: str, dtype: str, clock: Clock, flops: float, hbm_bytes: float) -> Floor:
-    """The floor by a clock of ``flops`` FLOP of products in ``dtype`` (0 for none) and the bytes in and out of HBM."""
+def floor_of(
+    target: str,
+    dtype: str,
+    clock: Clock,
+    flops: float,
+    hbm_bytes: float,
+    run: int = 0,
+    gbps: float | None = None,
+) -> Floor:
+    """The floor by a clock of ``flops`` FLOP of products in ``dtype`` (0 for none) and the bytes in and out of HBM.
+
+    ``run``: the columns that each stationary tile has, if passes can't go on with the next one's; ``gbps``: the rate of
+    the DMA engines together, by default the documented one.
+    """
     found = get_target(target)
     timing = found.timing
     fixed_us = (timing.benchmark_ns if clock == "benchmark" else timing.head_ns + timing.tail_ns) / 1000
@@ -95,12 +108,12 @@ def floor_of(target: str, dtype: str, clock: Clock, flops: float, hbm_bytes: flo
         columns_us=0.0,
         gaps_us=0.0,
         ramp_us=0.0,
-        data_us=hbm_bytes / rates(target).gbps / 1000,
+        data_us=hbm_bytes / (gbps or rates(target).gbps) / 1000,
         last_store_us=edges.completed / PS_PER_US,
     )
     if not flops:
         return memory
-    stream = stream_of(found, dtype, flops, edges.loaded)
+    stream = stream_of(found, dtype, flops, edges.loaded, run)
     tensor = replace(
         memory,
         by="tensor",
@@ -156,8 +169,9 @@ def _edges(timeline: Timeline) -> Edges:
 
 
 @cache
-def stream_of(target: Target, dtype: str, flops: float, ready: int) -> Stream:
-    """The products of ``flops`` as passes of the most columns, run on the model's tensor engine from ``ready`` on.
+def stream_of(target: Target, dtype: str, flops: float, ready: int, run: int = 0) -> Stream:
+    """The products of ``flops`` as passes of the most columns of a ``run`` (0: of all), executed by the model's tensor
+    engine from ``ready`` on.
 
     Before that the engine is busy with something else, as a kernel can keep it to end the clock's first window.
     """
@@ -165,7 +179,7 @@ def stream_of(target: Target, dtype: str, flops: float, ready: int) -> Stream:
     timing = target.timing.tensor
     steady = replace(timing, ramp_window_ns=0.0)
     ends = [
-        _end_of_stream(_with_tensor(target, one), dtype, columns, ready)
+        _end_of_stream(_with_tensor(target, one), dtype, (columns, run or columns), ready)
         for one in (replace(steady, gap_ns=0.0), steady, timing)
     ]
     cycles = columns * (4 if _is_wide(dtype) else 1)
@@ -173,15 +187,16 @@ def stream_of(target: Target, dtype: str, flops: float, ready: int) -> Stream:
     return Stream(weights=ends[0] - ready - alone, columns=alone, gaps=ends[1] - ends[0], ramp=ends[2] - ends[1])
 
 
-def _end_of_stream(target: Target, dtype: str, columns: int, ready: int) -> int:
-    """When the last column is through."""
+def _end_of_stream(target: Target, dtype: str, size: tuple[int, int], ready: int) -> int:
+    """When the last column is through, of so many in runs of so many."""
     engine, timing = TensorEngine(target), target.timing.tensor
     engine.ramp.slowdown_at(0)
     engine.ramp.note(0, ready)
     parts, cycles, words = (2, 2, 2) if _is_wide(dtype) else (1, 1, 1)
-    passes, end = ceil(columns / target.moving_max), 0
-    for number in range(passes):
-        width = min(target.moving_max, columns - number * target.moving_max)
+    columns, run = size
+    passes, end = ceil(run / target.moving_max), 0
+    for number in range(passes * ceil(columns / run)):
+        width = min(target.moving_max, run - number % passes * target.moving_max)
         work = Work(
             parts=parts,
             columns=width * cycles,

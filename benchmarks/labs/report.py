@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from benchmarks.comparing import Verdict
     from benchmarks.labs.cases import Row
     from benchmarks.labs.checking import Checked
+    from benchmarks.labs.floors import Floor
 
 
 LABS_SCHEMA_VERSION = 3
@@ -49,6 +50,8 @@ def _line(row: Row) -> Document:
     derived = {"compared_with": row.compared_with, "ratio": row.ratio, "passed": passed(row.verdict)}
     floor = asdict(row.floor) | {"us": row.floor.us, "over": row.over_floor}
     judged = None if held is None else asdict(held) | {"passed": passed(held.verdict), "reachable": held.reachable}
+    if held is not None and judged is not None:
+        judged["least"] |= {"us": held.least.us}
     return asdict(row) | derived | {"floor": floor, "held": judged}
 
 
@@ -164,12 +167,27 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
     return [
         *(f"bar {bar.limit:g} {bar.kind}, by the {bar.clock}: {bar.reason}" for bar in bars),
         *(
-            f"{row.case} on {row.target}, {row.dtype}: the bar allows {held.most_us:,.1f} us, which is below its floor"
-            f" of {held.floor_us:,.1f} us: no kernel can meet it under this model"
+            f"{row.case} on {row.target}, {row.dtype}: the bar allows {held.most_us:,.1f} us, less than the least that"
+            f" can be predicted, {held.least.us:,.1f} us: {_sum_of(held.least)}. No kernel can meet it under this model"
             for row, held in found
             if not held.reachable
         ),
     ]
+
+
+def _sum_of(least: Floor) -> str:
+    """The derivation of the least time: its parts."""
+    moved = "data at the bandwidth of the model's DMA engines"
+    parts = (
+        (least.fixed_us, "fixed"),
+        (least.first_load_us, "first load"),
+        (least.columns_us, "columns"),
+        (least.gaps_us, "gaps"),
+        (least.ramp_us, "ramp"),
+        (least.data_us, moved),
+        (least.last_store_us, "last store"),
+    )
+    return " + ".join(f"{us:,.2f} {name}" for us, name in parts if us)
 
 
 def _compared_cells(row: Row) -> tuple[str, str, str]:

@@ -161,6 +161,7 @@ def _conv(
         reference=lambda x, w, b: convolve(x, w, b, pool),
         flops=2.0 * images * outputs * channels * taps**2 * result,
         hbm_bytes=elements * as_dtype(dtype).itemsize,
+        run=images * result,
         options={"pool": pool},
         draw=_lab_inputs,
         tolerance=_TOLERANCES[dtype],

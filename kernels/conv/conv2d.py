@@ -18,9 +18,9 @@ from trnrt.kernels.conv.conv_room import (
     WEIGHT_BYTES,
     Steps,
     band_budgets,
-    band_steps,
     conv_fits,
     images_held,
+    steps_with_few_stretches,
 )
 from trnrt.kernels.conv.conv_weights import load_bias, load_weight_rows, load_weights, turn_weights
 from trnrt.kernels.conv.convolving import (
@@ -35,7 +35,6 @@ from trnrt.kernels.conv.convolving import (
     pool_fill,
     pool_windows,
     store_results,
-    stretches,
     vector_helps,
 )
 from trnrt.kernels.conv.grouping import some_channels, together, whole_pieces
@@ -60,14 +59,19 @@ from trnrt.kernels.conv.row_groups import (
     group_method,
     load_row_groups,
 )
+from trnrt.kernels.conv.stretches import stretches
 from trnrt.kernels.conv.strip_plans import strips_of
 from trnrt.kernels.conv.strips import convolve_strips
+from trnrt.kernels.rates import is_recent
 from trnrt.kernels.warm_up import warm_up
 from trnrt.nki import nisa, nl
 
 # Transposes of zeros ahead of natural weights, which need transposing. The labs' convolution of 256 channels by 3 x 3
 # over 32 x 16 pixels (float16, trn2, predicted): none take 5 % more, 7 take 2 % less, 28 take 9 % more.
 LABS_WARM_UP = 14
+# The images of a band, as a multiple of all before it: a larger band would not be loaded when its turn comes. Of the
+# labs' convolutions of 32 x 32 on trn1 (benchmarks/labs), predicted: 6 take up to 1 % more, 9 up to 5 %.
+GROWTH = 3
 
 
 def conv2d(
@@ -283,12 +287,11 @@ def _convolve_bands(
     bands, largest = _plan_bands(dst, layer, pack, 1)
     most = _band_size(largest, src, how)
     rows = []
-    # Start loading all weights before the first product, if they fit.
+    # Start loading all weights before the first product, if they fit; those of the first outputs before the images.
     row_bytes = ceil_div(shape.channels, nl.tile_size.pmax) * shape.kernel[0] * shape.kernel[1] * nl.tile_size.pmax * 4
     ahead = max(1, layer.weight_bytes // row_bytes) * nl.tile_size.pmax
     if how.turn:
-        for b0 in range(outputs[0], min(outputs[1], outputs[0] + ahead), nl.tile_size.pmax):
-            rows.append(load_weight_rows(w, b0, shape.channels))
+        rows.append(load_weight_rows(w, outputs[0], shape.channels))
     for number in range(len(bands)):
         place = bands[number]
         area = _area(place, shape, pooling)
@@ -296,6 +299,9 @@ def _convolve_bands(
         x_sb = load_image_band(src, place.images, area, shape, pack, most, seen, number)
         if number == 0 and natural:
             warm_up(LABS_WARM_UP)
+        if number == 0 and how.turn:
+            for b0 in range(outputs[0] + nl.tile_size.pmax, min(outputs[1], outputs[0] + ahead), nl.tile_size.pmax):
+                rows.append(load_weight_rows(w, b0, shape.channels))
         for b0 in range(outputs[0], outputs[1], nl.tile_size.pmax):
             b1 = min(outputs[1], b0 + nl.tile_size.pmax)
             block = b0 // nl.tile_size.pmax
@@ -312,7 +318,21 @@ def _convolve_bands(
             added_sb = _added_tile(added, block, b1 - b0, place, largest)
             _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, place, largest)
             if is_hbm_tensor(dst):
-                store_results(dst, y_sb, block, place)
+                ends = number == len(bands) - 1 and b1 == outputs[1]
+                if ends and pooling.is_none() and not is_recent():
+                    _store_stretches(dst, y_sb, block, place)
+                else:
+                    store_results(dst, y_sb, block, place)
+
+
+def _store_stretches(dst: nl.NkiTensor, y_sb: nl.NkiTensor, block: int, place: Rectangle) -> None:
+    """store_results for the last band, stretch by stretch, so that the last store is short. Not from trn2 on, where a
+    trigger takes longer than a stretch's data."""
+    parts, images, rows, cols = y_sb.shape
+    out_hbm = image_part(dst, block, parts, place)
+    for part in stretches(images, rows, cols, not is_recent()):
+        (n0, n1), (r0, r1), (c0, c1) = part.images, part.rows, part.columns
+        nisa.dma_copy(dst=out_hbm[:, n0:n1, r0:r1, c0:c1], src=y_sb[:, n0:n1, r0:r1, c0:c1])
 
 
 def _plan_bands(dst: nl.NkiTensor, layer: Layer, pack: Packing, together: int) -> tuple[list[Rectangle], Steps]:
@@ -320,7 +340,7 @@ def _plan_bands(dst: nl.NkiTensor, layer: Layer, pack: Packing, together: int) -
     bank, so that the first product starts early. Bands have whole groups of rows that are computed ``together``, if
     they have that many."""
     images, height, width = image_count(dst), dst.shape[-2], dst.shape[-1]
-    n_step, r_step, c_step = band_steps(images, height, width, layer.shape, layer.pooling, pack, layer.band_bytes)
+    n_step, r_step, c_step = steps_with_few_stretches(images, height, width, layer, pack)
     bank = nl.tile_size.psum_bank_fmax
     row = c_step * layer.pooling.stride[0] * layer.pooling.stride[1]  # about the convolution results of a row
     n_first = min(n_step, ceil_div(bank, r_step * row))
@@ -332,7 +352,8 @@ def _plan_bands(dst: nl.NkiTensor, layer: Layer, pack: Packing, together: int) -
     bands = []
     n0 = 0
     while n0 < images:
-        n1 = min(images, n0 + (n_first if n0 == 0 else n_step))
+        most = n_step if is_recent() else min(n_step, GROWTH * n0)
+        n1 = min(images, n0 + (n_first if n0 == 0 else most))
         r0 = 0
         while r0 < height:
             r1 = min(height, r0 + (r_first if n0 + r0 == 0 else r_step))
@@ -439,26 +460,21 @@ def _convolve_band(
     layer, identity_sb = weights.how.layer, weights.how.identity
     shape, act = layer.shape, layer.act
     outputs, images, rows, cols = y_sb.shape
-    n_step, r_step, c_step = stretches(images, rows, cols)
     products = products_of(shape.kernel, weights.how.pack) * ceil_div(shape.channels, nl.tile_size.pmax)
     alternate = layer.pooling.is_none() and vector_helps(products, act)  # otherwise the vector engine pools
     by_vector = False
-    for n0 in range(0, images, n_step):
-        n1 = min(images, n0 + n_step)
-        for r0 in range(0, rows, r_step):
-            r1 = min(rows, r0 + r_step)
-            for c0 in range(0, cols, c_step):
-                c1 = min(cols, c0 + c_step)
-                sum_psum = nl.ndarray((outputs, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.psum)
-                x_part = x_sb[:, :, n0:n1]
-                if is_hbm_tensor(weights.tensor):
-                    accumulate_streamed(sum_psum, x_part, weights, (r0, c0))
-                else:
-                    accumulate(sum_psum, x_part, weights, (r0, c0))
-                more = None if added_sb is None else added_sb[:, n0:n1, r0:r1, c0:c1]
-                if more is not None and identity_sb is not None:
-                    eye = identity_sb[0:outputs, 0:outputs]
-                    nisa.nc_matmul(dst=sum_psum, stationary=eye, moving=more, accumulate=True)
-                    more = None
-                evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, bias_column, act, by_vector, more)
-                by_vector = alternate and not by_vector
+    for place in stretches(images, rows, cols, not is_recent()):
+        (n0, n1), (r0, r1), (c0, c1) = place.images, place.rows, place.columns
+        sum_psum = nl.ndarray((outputs, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.psum)
+        x_part = x_sb[:, :, n0:n1]
+        if is_hbm_tensor(weights.tensor):
+            accumulate_streamed(sum_psum, x_part, weights, (r0, c0))
+        else:
+            accumulate(sum_psum, x_part, weights, (r0, c0))
+        more = None if added_sb is None else added_sb[:, n0:n1, r0:r1, c0:c1]
+        if more is not None and identity_sb is not None:
+            eye = identity_sb[0:outputs, 0:outputs]
+            nisa.nc_matmul(dst=sum_psum, stationary=eye, moving=more, accumulate=True)
+            more = None
+        evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, bias_column, act, by_vector, more)
+        by_vector = alternate and not by_vector

@@ -11,9 +11,11 @@ from typing import Any
 
 from trnrt.kernels.common import Pair, Rectangle, block_rows, ceil_div, image_count, is_hbm_tensor, load
 from trnrt.kernels.conv.conv_room import BAND_BYTES, POOL_BYTES, WEIGHT_BYTES, Steps
-from trnrt.kernels.conv.convolving import evacuate, stretches, vector_helps
+from trnrt.kernels.conv.convolving import evacuate, vector_helps
 from trnrt.kernels.conv.grouping import groups_together
+from trnrt.kernels.conv.stretches import stretches
 from trnrt.kernels.pool2d import load_band
+from trnrt.kernels.rates import is_recent
 from trnrt.nki import nisa, nl
 
 
@@ -252,28 +254,23 @@ def _phase(y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, outputs: Outputs, pairs: list
     result)), a PSUM bank after the other."""
     parts, images, rows, cols = y_sb.shape
     w_sb, act = outputs.weights_sb, outputs.act
-    n_step, r_step, c_step = stretches(images, rows, cols)
     alternate = vector_helps(len(pairs) * w_sb.shape[1], act)
     by_vector = False
-    for n0 in range(0, images, n_step):
-        n1 = min(images, n0 + n_step)
-        for r0 in range(0, rows, r_step):
-            r1 = min(rows, r0 + r_step)
-            for c0 in range(0, cols, c_step):
-                c1 = min(cols, c0 + c_step)
-                sum_psum = nl.ndarray((parts, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.psum)
-                for block in range(w_sb.shape[1]):
-                    k = block_rows(outputs.channels, block)
-                    for number in range(len(pairs)):
-                        tap, row, col = pairs[number]
-                        nisa.nc_matmul(
-                            dst=sum_psum,
-                            stationary=w_sb[0:k, block, tap, :],
-                            moving=x_sb[0:k, block, n0:n1, row + r0 : row + r1, col + c0 : col + c1],
-                            accumulate=block + number > 0,
-                        )
-                evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, outputs.bias_sb, act, by_vector)
-                by_vector = alternate and not by_vector
+    for place in stretches(images, rows, cols, not is_recent()):
+        (n0, n1), (r0, r1), (c0, c1) = place.images, place.rows, place.columns
+        sum_psum = nl.ndarray((parts, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.psum)
+        for block in range(w_sb.shape[1]):
+            k = block_rows(outputs.channels, block)
+            for number in range(len(pairs)):
+                tap, row, col = pairs[number]
+                nisa.nc_matmul(
+                    dst=sum_psum,
+                    stationary=w_sb[0:k, block, tap, :],
+                    moving=x_sb[0:k, block, n0:n1, row + r0 : row + r1, col + c0 : col + c1],
+                    accumulate=block + number > 0,
+                )
+        evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, outputs.bias_sb, act, by_vector)
+        by_vector = alternate and not by_vector
 
 
 def _band_steps(images: int, height: int, width: int, channels: int, taps: Taps) -> Steps:

@@ -54,7 +54,7 @@ class Layer(nl.NKIObject):
 
     natural: w is HBM (O, C, T) and bias (O,) as in a model; otherwise they are prepared
     weight_bytes: the most bytes per partition of weights in SBUF at once
-    band_bytes, way: see conv2d
+    band_bytes, way: see conv2d; ``source_bytes``: bytes per partition of a band of images, or 0 for BAND_BYTES
     """
 
     shape: ConvShape
@@ -64,6 +64,7 @@ class Layer(nl.NKIObject):
     weight_bytes: int
     band_bytes: int = 0
     way: str = "best"
+    source_bytes: int = 0
 
 
 @dataclass
@@ -219,16 +220,6 @@ def make_identity(added: Any, products: int, act: str) -> Any:
     nisa.memset(dst=ones_sb, value=1.0, engine=nisa.engine.gpsimd)
     keep_where(identity_sb, ones_sb, 1, -1, 0, nl.equal)
     return identity_sb
-
-
-def stretches(images: int, rows: int, cols: int) -> tuple[int, int, int]:
-    """(images, rows, columns) of the results that share a PSUM bank, as evenly as they go."""
-    bank = nl.tile_size.psum_bank_fmax
-    c_step = ceil_div(cols, ceil_div(cols, bank))
-    r_step = min(rows, bank // c_step)
-    r_step = ceil_div(rows, ceil_div(rows, r_step))
-    n_step = min(images, bank // (c_step * r_step)) if r_step == rows and c_step == cols else 1
-    return ceil_div(images, ceil_div(images, n_step)), r_step, c_step
 
 
 def pool_windows(y_sb: nl.NkiTensor, conv_sb: nl.NkiTensor, pooling: Pooling) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from trnrt.kernels.common import Pair, Rectangle, block_rows, ceil_div, image_count, image_part, is_hbm_tensor, load
 from trnrt.kernels.conv.conv2d import convolve
-from trnrt.kernels.conv.conv_room import WEIGHT_BYTES, result_bytes, source_bytes
+from trnrt.kernels.conv.conv_room import WEIGHT_BYTES, result_bytes, source_tile_bytes
 from trnrt.kernels.conv.convolving import (
     Layer,
     Method,
@@ -23,11 +23,11 @@ from trnrt.kernels.conv.convolving import (
     accumulate,
     evacuate,
     store_results,
-    stretches,
 )
 from trnrt.kernels.conv.grouping import some_channels
 from trnrt.kernels.conv.packing import ConvShape, leading
-from trnrt.kernels.rates import ENGINE_GHZ, TENSOR_GHZ
+from trnrt.kernels.conv.stretches import stretches
+from trnrt.kernels.rates import ENGINE_GHZ, TENSOR_GHZ, is_recent
 from trnrt.nki import nisa, nl
 
 # Bytes per partition of a band of slots: the next one is copied during the products of this one.
@@ -279,22 +279,17 @@ def _convolve_slots(dst: nl.NkiTensor, x_sb: nl.NkiTensor, bias_sb: nl.NkiTensor
     y_sb = _result_part(dst, band.channels, place)
     p0, block = first % nl.tile_size.pmax, first // nl.tile_size.pmax
     column = bias_sb[p0 : p0 + channels, block : block + 1]
-    n_step, g_step, c_step = stretches(y_sb.shape[1], groups, y_sb.shape[3])
-    for n0 in range(0, y_sb.shape[1], n_step):
-        n1 = min(y_sb.shape[1], n0 + n_step)
-        for g0 in range(0, groups, g_step):
-            g1 = min(groups, g0 + g_step)
-            for c0 in range(0, y_sb.shape[3], c_step):
-                c1 = min(y_sb.shape[3], c0 + c_step)
-                shape = (nl.tile_size.pmax, n1 - n0, g1 - g0, c1 - c0)
-                sum_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-                accumulate(sum_psum, x_sb[:, :, n0:n1], whole, (g0, c0))
-                for j in range(rows):
-                    g_end = min(g1, ceil_div(y_sb.shape[2] - j, rows))
-                    if g_end > g0:
-                        row_psum = sum_psum[j * apart : j * apart + channels, :, 0 : g_end - g0]
-                        made = y_sb[:, n0:n1, g0 * rows + j : (g_end - 1) * rows + j + 1 : rows, c0:c1]
-                        evacuate(made, row_psum, column, act, False)
+    for part in stretches(y_sb.shape[1], groups, y_sb.shape[3], not is_recent()):
+        (n0, n1), (g0, g1), (c0, c1) = part.images, part.rows, part.columns
+        shape = (nl.tile_size.pmax, n1 - n0, g1 - g0, c1 - c0)
+        sum_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+        accumulate(sum_psum, x_sb[:, :, n0:n1], whole, (g0, c0))
+        for j in range(rows):
+            g_end = min(g1, ceil_div(y_sb.shape[2] - j, rows))
+            if g_end > g0:
+                row_psum = sum_psum[j * apart : j * apart + channels, :, 0 : g_end - g0]
+                made = y_sb[:, n0:n1, g0 * rows + j : (g_end - 1) * rows + j + 1 : rows, c0:c1]
+                evacuate(made, row_psum, column, act, False)
     if is_hbm_tensor(dst):
         store_results(dst[:, first : first + channels], y_sb, 0, place)
 
@@ -303,5 +298,5 @@ def depthwise_tile_bytes(shape: ConvShape, images: int, image: Pair, rows: Pair,
     """The most bytes per partition of the tiles, for planners, for a call with images (rows, columns): three bands of
     slots, and results on their way to HBM; or what conv2d takes for a block whose rows are apart."""
     slots = SLOT_BYTES * (3 + (2 * max(rows[0], rows[1]) if in_hbm else 0))
-    apart = source_bytes(shape, images, image, not in_hbm, False) + result_bytes(shape, images, not in_hbm, "", 0)
+    apart = source_tile_bytes(shape, images, image, not in_hbm, False) + result_bytes(shape, images, not in_hbm, "", 0)
     return max(slots, apart) if min(rows[0], rows[1]) == 1 else slots

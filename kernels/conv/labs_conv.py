@@ -3,6 +3,7 @@
 The tensor engine transposes the weights while the first images load; ``conv2d.py`` does the rest.
 """
 
+from trnrt.kernels.common import item_bytes
 from trnrt.kernels.conv.conv2d import convolve
 from trnrt.kernels.conv.convolving import Layer, Pooling
 from trnrt.kernels.conv.packing import ConvShape
@@ -10,6 +11,8 @@ from trnrt.nki import nki, nl
 
 # Bytes per partition for the weights in use, and as many for the natural ones.
 LABS_WEIGHT_BYTES = 56 * 1024
+# Bytes per partition of a band of images, and of its results, as if elements had 4 bytes: nine images of 32 x 32.
+LABS_SOURCE_BYTES, LABS_BAND_BYTES = 40 * 1024, 36 * 1024
 
 
 @nki.jit
@@ -35,5 +38,7 @@ def conv2d_bias_pool(x: nl.NkiTensor, w: nl.NkiTensor, bias: nl.NkiTensor, pool:
     shape = ConvShape(channels, size, (rows, cols), (1, 1), (0, 0), (1, 1))
     pooling = Pooling("max", (pool, pool), (pool, pool), (0, 0), (1, 1))
     natural = w.reshape((outputs, channels, rows * cols))
-    convolve(out, x, natural, bias, Layer(shape, "none", pooling, True, LABS_WEIGHT_BYTES))
+    source_bytes = LABS_SOURCE_BYTES * 4 // item_bytes(x.dtype)
+    layer = Layer(shape, "none", pooling, True, LABS_WEIGHT_BYTES, LABS_BAND_BYTES, "best", source_bytes)
+    convolve(out, x, natural, bias, layer)
     return out

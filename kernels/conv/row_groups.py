@@ -14,9 +14,10 @@ from typing import Any
 from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, transfer
 from trnrt.kernels.conv.conv_bands import Area, load_image_band, seen_part
 from trnrt.kernels.conv.conv_room import BAND_BYTES
-from trnrt.kernels.conv.convolving import Layer, Method, Weights, accumulate, evacuate, may_alternate, stretches
+from trnrt.kernels.conv.convolving import Layer, Method, Weights, accumulate, evacuate, may_alternate
 from trnrt.kernels.conv.packing import ConvShape, leading, leading_tap
-from trnrt.kernels.rates import product_ns
+from trnrt.kernels.conv.stretches import stretches
+from trnrt.kernels.rates import is_recent, product_ns
 from trnrt.nki import nisa, nl
 
 # The rows of the image or of the result that may share the partitions: engines' tiles start at multiples of 32.
@@ -191,35 +192,30 @@ def convolve_row_groups(
     apart, at_once = groups.outputs_apart(), groups.rows_at_once()
     (row0, row1), (g0, g1) = area[0], group_area(area, groups)[0]
     inner = Method(Layer(groups.grouped(), layer.act, layer.pooling, False, 0), False, how.pack, how.lead)
-    n_step, r_step, c_step = stretches(y_sb.shape[1], g1 - g0, y_sb.shape[3])
     alternate = layer.pooling.is_none() and may_alternate(layer.act)
     by_vector = False
-    for n0 in range(0, y_sb.shape[1], n_step):
-        n1 = min(y_sb.shape[1], n0 + n_step)
-        for a0 in range(0, g1 - g0, r_step):
-            a1 = min(g1 - g0, a0 + r_step)
-            for c0 in range(0, y_sb.shape[3], c_step):
-                c1 = min(y_sb.shape[3], c0 + c_step)
-                for first in range(0, groups.made, at_once):
-                    o0 = first * apart + b0
-                    own = weights.tensor[:, :, :, o0 : o0 + (b1 - b0 if at_once == 1 else apart * at_once)]
-                    shape = (own.shape[3], n1 - n0, a1 - a0, c1 - c0)
-                    sum_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
-                    part = Weights(own, weights.outputs, inner, weights.seen)
-                    accumulate(sum_psum, x_sb[:, :, n0:n1], part, (a0, c0))
-                    for j in range(at_once):
-                        # Group a of the bank has row y0 + (a - low) * made of the band, of those that exist.
-                        start = (g0 + a0) * groups.made + first + j - row0
-                        low = max(0, ceil_div(-start, groups.made))
-                        high = min(a1 - a0, ceil_div(row1 - row0 - start, groups.made))
-                        if low >= high:
-                            continue
-                        y0 = start + low * groups.made
-                        rows = (y0, y0 + (high - low - 1) * groups.made + 1)
-                        row_psum = sum_psum[j * apart : j * apart + b1 - b0, :, low:high]
-                        place_sb = y_sb[:, n0:n1, rows[0] : rows[1] : groups.made, c0:c1]
-                        more = None
-                        if added_sb is not None:
-                            more = added_sb[:, n0:n1, rows[0] : rows[1] : groups.made, c0:c1]
-                        evacuate(place_sb, row_psum, bias_column, layer.act, by_vector, more)
-                        by_vector = alternate and not by_vector
+    for place in stretches(y_sb.shape[1], g1 - g0, y_sb.shape[3], not is_recent()):
+        (n0, n1), (a0, a1), (c0, c1) = place.images, place.rows, place.columns
+        for first in range(0, groups.made, at_once):
+            o0 = first * apart + b0
+            own = weights.tensor[:, :, :, o0 : o0 + (b1 - b0 if at_once == 1 else apart * at_once)]
+            shape = (own.shape[3], n1 - n0, a1 - a0, c1 - c0)
+            sum_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+            part = Weights(own, weights.outputs, inner, weights.seen)
+            accumulate(sum_psum, x_sb[:, :, n0:n1], part, (a0, c0))
+            for j in range(at_once):
+                # Group a of the bank has row y0 + (a - low) * made of the band, of those that exist.
+                start = (g0 + a0) * groups.made + first + j - row0
+                low = max(0, ceil_div(-start, groups.made))
+                high = min(a1 - a0, ceil_div(row1 - row0 - start, groups.made))
+                if low >= high:
+                    continue
+                y0 = start + low * groups.made
+                rows = (y0, y0 + (high - low - 1) * groups.made + 1)
+                row_psum = sum_psum[j * apart : j * apart + b1 - b0, :, low:high]
+                place_sb = y_sb[:, n0:n1, rows[0] : rows[1] : groups.made, c0:c1]
+                more = None
+                if added_sb is not None:
+                    more = added_sb[:, n0:n1, rows[0] : rows[1] : groups.made, c0:c1]
+                evacuate(place_sb, row_psum, bias_column, layer.act, by_vector, more)
+                by_vector = alternate and not by_vector

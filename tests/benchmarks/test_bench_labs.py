@@ -188,6 +188,25 @@ def test_trn1_has_a_gap_for_each_pass_and_no_ramp(dtype: str, passes: int) -> No
     assert found.gaps == pytest.approx((10 * passes - (2 if passes == 4 else 1)) * gap, abs=50)
 
 
+def test_passes_end_with_the_columns_of_a_stationary_tile() -> None:
+    """25 taps over 28 x 28 results of 16 images: 25 passes each, not 24.5."""
+    case = BY_NAME["in128_out128_filter5x5_batch16_32x32_float16", "trn1", "float16"]
+    gap = get_target("trn1").timing.tensor.gap_ns / 1000
+    assert case.run == 16 * 28 * 28
+    assert case_floor(case, "benchmark").gaps_us == pytest.approx((25 * 25 - 1) * gap, abs=1e-3)
+    assert case_floor(replace(case, run=0), "benchmark").gaps_us == pytest.approx((24.5 * 25 - 0.5) * gap, abs=0.02)
+
+
+def test_the_least_that_can_be_predicted_is_at_the_models_bandwidth() -> None:
+    """The addition is there: DMA is never idle between the first load and the last store."""
+    found = row(ADDITION).held
+    assert found is not None
+    assert found.least.data_us == pytest.approx(3_072_000 / get_target("trn2").timing.dma.total_gbps / 1000)
+    assert found.least.us <= found.predicted_us <= found.least.us + 0.01
+    products = row(BY_NAME["conv 256->256 3x3 32x16", "trn2", "float16"]).held
+    assert products is not None and products.least.us == products.floor_us
+
+
 def test_a_slower_memory_moves_the_floor_to_the_other_path() -> None:
     case = BY_NAME["matmul [2048,2048]x[2048,2048]", "trn2", "bfloat16"]
     heavy = case_floor(replace(case, hbm_bytes=1_000_000_000), "profiler")
@@ -236,7 +255,9 @@ def test_a_bar_below_the_floor_is_missed_and_says_so(monkeypatch: pytest.MonkeyP
     assert line["floor"]["over"] == pytest.approx(line["predicted_us"] / line["floor"]["us"])
     text = " ".join(run().stdout.split())
     assert (
-        "the bar allows 20.0 us, which is below its floor of 22.4 us" in text
+        "the bar allows 20.0 us, less than the least that can be predicted, 24.6 us: 14.10 fixed + 0.90 first load"
+        in text
+        and "+ 9.20 data at the bandwidth of the model's DMA engines + 0.35 last store" in text
         and "no reason" in text
         and "1 floor with a bar, 1 missed" in text
     )

@@ -220,7 +220,11 @@ def test_each_stage_is_faster_than_the_one_before() -> None:
     assert times == sorted(times, reverse=True)
 
 
-@pytest.mark.xfail(strict=True, reason="a bar that the kernel misses since the timing model was mended: 244.1 us")
+@pytest.mark.xfail(
+    strict=True,
+    reason="244.1 us; the model allows no less than 241.1: 14.10 head and tail + 1.58 first load + 218.45 columns"
+    " + 2.56 gaps + 2.74 of the clock's first window + 1.66 last store (python -m benchmarks.labs)",
+)
 def test_the_last_stage_is_as_fast_as_the_published_one() -> None:
     operands = Spec((2048, 2048), "bfloat16"), Spec((2048, 2048), "bfloat16")
     assert profile(matmul, *operands, target="trn2").profiler_us <= 241

@@ -254,7 +254,7 @@ class ConvStep(ImagesStep):
         packs = self._held_weights() == ("b",)
         step = self._shape(self._layer.channels_at_once)
         weight = 0 if held and not packs else conv_room.conv_weight_bytes(step, outputs)
-        source = conv_room.source_bytes(self._shape(self.channels), images, self._image, on_chip, packs)
+        source = conv_room.source_tile_bytes(self._shape(self.channels), images, self._image, on_chip, packs)
         groups = self._row_groups
         if groups is not None:
             source = row_groups.group_bytes(groups, images, self._image[1])
