@@ -280,3 +280,29 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
 @settings(max_examples=60)
 def test_random_graphs_give_the_same_answers(proto: onnx.ModelProto) -> None:
     checked(proto)
+
+
+CONVNEXT = f"""g (float[N,3,6,5] x, float[8,3,3,3] p1, float[8] p2, float[8] p3, float[8,6] p4, float[6] p5,
+    float[6,8] p6, float[8] p7, float[8] p8) => (float[N,8,6,5] y)
+    {{ c = Conv<pads=[1,1,1,1]>(x, p1)  t = {TO_NHWC}(c)  n = LayerNormalization<epsilon=1e-6>(t, p2, p3)
+       m = MatMul(n, p4)  a = Add(m, p5)  s = Sigmoid(a)  g = Mul(a, s)
+       o = MatMul(g, p6)  b = Add(o, p7)  l = Mul(p8, b)  u = {TO_NCHW}(l)  y = Add(c, u) }}"""
+
+
+def test_products_behind_a_normalisation_of_channels_become_convolutions() -> None:
+    """Only the normalisation has Transposes around it, which move nothing: its kernel works on either order."""
+    view = checked(parsed(CONVNEXT, 17))
+    found = ops(view)
+    assert found == ["Conv", "Transpose", "LayerNormalization", "Transpose", "Conv", "Sigmoid", "Mul", "Conv", "Add"]
+    assert any("turned" in note or "moved past" in note for note in view.notes)
+
+
+@pytest.mark.parametrize("tail", ["y = Neg(a)", "f = Flatten(a)  y = Relu(f)"])
+def test_products_whose_results_stay_channels_last_stay(tail: str) -> None:
+    """More would be moved behind the product than before it."""
+    declared = "float[N,6,5,9] y" if "Neg" in tail else "float[N,270] y"
+    text = CONVNEXT.replace("float[N,8,6,5] y", declared).replace("float[8,6] p4, float[6]", "float[8,9] p4, float[9]")
+    graph = text[: text.index("  s = Sigmoid")] + f"  {tail} }}"
+    view = checked(parsed(graph, 17))
+    assert "MatMul" in ops(view)
+    assert ops(view).count("Transpose") == 1

@@ -207,3 +207,37 @@ def test_what_is_refused(node: str, shape: Shape, opset: int, message: str) -> N
     model = modelled(graph, channel_statistics(5) | {"wide": drawn(2, 5, 3)}, opset=opset)
     with pytest.raises(UnsupportedModelError, match=message):
         planned(model, {"x": shape})
+
+
+CHANNELS = """c = Conv<pads=[1,1,1,1]>(x, w) t = Transpose<perm=[0,2,3,1]>(c)
+    n = LayerNormalization<epsilon=1e-6>(t, s, b) """
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+def test_channels_of_images_are_normalised_where_they_lie(dtype: str, target: str) -> None:
+    """A block of ConvNeXt: everything stays in SBUF, and nothing is transposed."""
+    nodes = """m = MatMul(n, e) a = Add(m, f) g = Sigmoid(a) h = Mul(a, g) o = MatMul(h, p) q = Add(o, r) l = Mul(s, q)
+        u = Transpose<perm=[0,3,1,2]>(l) y = Add(c, u)"""
+    constants = {"w": drawn(8, 3, 3, 3) / 3, "s": drawn(8), "b": drawn(8, seed=1), "e": drawn(8, 12) / 3}
+    constants |= {"f": drawn(12), "p": drawn(12, 8) / 4, "r": drawn(8, seed=2)}
+    model = modelled(f"(float[2,3,6,5] x) => (float[2,8,6,5] y) {{ {CHANNELS} {nodes} }}", constants)
+    plan = compare(model, {"x": drawn(2, 3, 6, 5)}, dtype=dtype, target=target)
+    assert "normalize_channels" in [step.kernel for step in plan.steps]
+    assert not any("transpose" in step.kernel or "copy" in step.name for step in plan.steps)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "made"),
+    [
+        ("y = Neg(n)", "2,6,5,8"),
+        ("k = Transpose<perm=[0,3,1,2]>(n) y = Relu(k)", "2,8,6,5"),
+        ("y = Flatten(n)", "2,240"),
+        ("k = Transpose<perm=[0,3,1,2]>(n) z = Relu(k) v = ReduceMean<axes=[2,3]>(z) y = Neg(v)", "2,8,1,1"),
+    ],
+)
+def test_readers_of_normalised_channels(nodes: str, made: str) -> None:
+    constants = {"w": drawn(8, 3, 3, 3) / 3, "s": drawn(8), "b": drawn(8, seed=1)}
+    model = modelled(f"(float[2,3,6,5] x) => (float[{made}] y) {{ {CHANNELS} {nodes} }}", constants)
+    plan = compare(model, {"x": drawn(2, 3, 6, 5)})
+    assert "normalize_channels" in [step.kernel for step in plan.steps]

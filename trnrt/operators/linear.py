@@ -124,10 +124,10 @@ def _bias_row(bias: Array, outputs: int) -> Array | None:
     return None
 
 
-_product = partial(Declaration, order=order.keep_order, values=(), folds=SMALL)
+_product = partial(Declaration, values=(), folds=SMALL)
 
 
-@_product({"Gemm": (6, 7, 9, 11, 13)}, batch=batch.gemm, bound=sums.gemm, shapes=shapes.gemm)
+@_product({"Gemm": (6, 7, 9, 11, 13)}, order=order.keep_order, batch=batch.gemm, bound=sums.gemm, shapes=shapes.gemm)
 def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
     """Y = alpha * A @ B + beta * C; a step of its own adds what the product's kernel can't add."""
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
@@ -187,7 +187,7 @@ def _add_scaled(
     add_compute(lowering, node, program, name=lowering.spare_name(f"{node_name(node)}.sum"))
 
 
-@_product({"MatMul": (6, 9, 13)}, batch=batch.matmul, bound=sums.matmul, shapes=shapes.by_onnx)
+@_product({"MatMul": (6, 9, 13)}, order=order.product, batch=batch.matmul, bound=sums.matmul, shapes=shapes.by_onnx)
 def lower_matmul(lowering: Lowering, node: ir.Node) -> None:
     """A @ B. With B a constant matrix a following Add of a constant row becomes the bias."""
     weight = lowering.constant(node.inputs[1])

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.rewriting.orders import CHANNELS_FIRST, CHANNELS_LAST
 from trnrt.importer.values import input_at, is_used
 from trnrt.kernels.normalize import MAX_COLUMNS
+from trnrt.kernels.normalize_channels import MAX_CHANNELS, normalize_channels_bytes
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize as bounds
 from trnrt.operators.movement import reshape_view
 from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.reduce import L1, L2, Reduction, add_reduce, add_statistic, checked_axes, nonempty_shape
+from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array, Layout
@@ -150,6 +153,36 @@ class InverseDeviationStep(Step):
         return Call("normalize", "inverse_deviations", (self.eps,))
 
 
+@dataclass(kw_only=True)
+class ChannelsStep(Step):
+    """Images whose channels are normalised at each position; ``scale`` and ``bias`` are (channels,)."""
+
+    scale: Array
+    bias: Array
+    eps: float
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        same = shapes.shape(self.sources[0].value) == self.shape
+        return (Layout.CHANNELS, Layout.HBM) if same else (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.CHANNELS, Layout.HBM)
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return (*self.shape[:2], prod(self.shape[2:]))
+
+    def part(self, images: int) -> ChannelsStep:
+        return replace(self, shape=(images, *self.shape[1:]), sources=[self.sources[0].part(images)])
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        return normalize_channels_bytes(self.shape[1])
+
+    def call(self, tensors: Tensors) -> Call:
+        biases = {"scale": weights.columns(self.scale), "bias": weights.columns(self.bias)}
+        args = (SourceName(0), *map(WeightName, biases), self.shape[1], self.eps)
+        return Call("normalize_channels", "normalize_channels", args, biases=biases, held=tuple(biases))
+
+
 def _add_rows(
     lowering: Lowering,
     node: ir.Node,
@@ -189,6 +222,8 @@ def _add_rows(
 )
 def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
     """Rows of all dimensions from the axis on, with one scale and bias for each of their elements."""
+    if node.op_type == "LayerNormalization" and _add_channels(lowering, node):
+        return
     source = lowering.operand(node.inputs[0])
     rank = len(source.shape)
     axis = checked_axes((attribute(node, "axis", -1),), rank)[0]
@@ -213,6 +248,42 @@ def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
         lowering.add(step, [node], "the variance of rows once more, for the output in use")
     bias = _column_coefficients(lowering, input_at(node, 2), source.shape[axis:], "B")
     _add_rows(lowering, node, source, rows, scale, bias, eps=eps)
+
+
+def _add_channels(lowering: Lowering, node: ir.Node) -> bool:
+    """Append the step of a LayerNormalization over the channels of images that are stored channels first, if it is
+    one; its result is stored alike."""
+    view = lowering.view_of(node.inputs[0])
+    if len(view.shape) != 4 or view.is_whole or any(map(is_used, node.outputs[1:])):
+        return False
+    images, axis = view.permute(CHANNELS_FIRST), attribute(node, "axis", -1)
+    given = ((input_at(node, 1), 1.0), (input_at(node, 2), 0.0))
+    scale, bias = (_channel_numbers(lowering, value, view.shape[3], default) for value, default in given)
+    if not images.is_whole or axis not in (-1, 3) or scale is None or bias is None or view.shape[3] > MAX_CHANNELS:
+        return False
+    made = node.outputs[0]
+    step = ChannelsStep(
+        name=node_name(node),
+        sources=[Operand(images.root, images.shape)],
+        output=value_name(made),
+        shape=images.shape,
+        scale=scale,
+        bias=bias,
+        eps=float(attribute(node, "epsilon", 1e-5)),
+    )
+    lowering.add(step, [node], "channels first, as its images are stored: the tensor engine sums over the channels")
+    lowering.set_view(made, View.whole(step.output, step.shape).permute(CHANNELS_LAST))
+    return True
+
+
+def _channel_numbers(lowering: Lowering, value: ir.Value | None, channels: int, default: float) -> Array | None:
+    """A constant with one number per channel, ``default`` each if it is left out; None if it is anything else."""
+    if value is None:
+        return np.full(channels, default, np.float32)
+    constant = lowering.constant(value)
+    if constant is None or constant.shape[-1:] not in ((1,), (channels,)) or constant.size != constant.shape[-1]:
+        return None
+    return np.broadcast_to(constant.reshape(-1).astype(np.float32), (channels,))
 
 
 def _column_coefficients(lowering: Lowering, value: ir.Value | None, shape: Shape, what: str) -> Coefficient:

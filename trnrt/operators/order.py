@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.rewriting.editing import Editor, integers, is_computed
-from trnrt.importer.rewriting.orders import NodeOrders, Order, inverse, stored_shape
+from trnrt.importer.rewriting.orders import CHANNELS_LAST, NodeOrders, Order, inverse, stored_shape
 from trnrt.importer.values import input_at, is_used, opset_of, static_shape, static_size
 
 
@@ -87,6 +87,22 @@ def reduce(node: ir.Node, order: Order) -> NodeOrders | None:
         return _make_orders(node, order, order if keeps else ())
     made = order if keeps else _drop_axes(order, axes)
     return _make_orders(node, order, made, _axes_edit(node, order, axes, 1))
+
+
+def product(node: ir.Node, order: Order) -> NodeOrders | None:
+    """A product of the channels of images (N, H, W, C) with a constant matrix is a convolution of images (N, C, H, W)
+    by a kernel of 1 x 1."""
+    weight = input_at(node, 1)
+    if order != CHANNELS_LAST or weight is None or weight.const_value is None or len(static_shape(weight) or ()) != 2:
+        return None
+
+    def edit(editor: Editor) -> None:
+        assert weight.const_value is not None
+        kernel = np.ascontiguousarray(weight.const_value.numpy().T)[:, :, None, None]
+        editor.set_input(node, 1, editor.constant(kernel, f"{weight.name}_kernel"))
+        node.op_type = "Conv"
+
+    return _make_orders(node, order, order, edit)
 
 
 def squeeze(node: ir.Node, order: Order) -> NodeOrders | None:

@@ -13,6 +13,9 @@ from trnrt.importer.rewriting.editing import Editor
 
 Order = tuple[int, ...]
 
+CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+"""The Transposes of images (N, C, H, W) to (N, H, W, C), and back."""
+
 
 def compose_orders(first: Order, second: Order) -> Order:
     """The order of a Transpose by ``second`` after one by ``first``."""

@@ -21,7 +21,7 @@ from trnrt.importer.rewriting.older import fill_masks, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.splitting import split_variadic
-from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes
+from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes, turn_after_norms
 from trnrt.importer.values import is_used, static_shape
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
@@ -77,6 +77,7 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     spread_normalizations,
     fold_padding,
     merge_transposes,
+    turn_after_norms,
     cancel_transposes,
     order_weights,
     fold_scales,

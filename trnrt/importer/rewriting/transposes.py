@@ -16,6 +16,8 @@ import onnx_ir as ir
 from trnrt.importer.naming import node_text, unique
 from trnrt.importer.rewriting.editing import Editor, maker, shape_of
 from trnrt.importer.rewriting.orders import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
     NodeOrders,
     Order,
     compose_orders,
@@ -48,6 +50,54 @@ def cancel_transposes(editor: Editor) -> list[str]:
                 notes += _turn(editor, region)
                 break
     return notes
+
+
+def turn_after_norms(editor: Editor) -> list[str]:
+    """Turn regions behind a LayerNormalization of transposed images, as long as that saves something; return notes.
+
+    It normalises channels where they lie: its kernel reads and writes images channels first, so that the Transposes
+    around it move nothing. The region behind it starts with a Transpose that undoes the one behind it.
+    """
+    notes: list[str] = []
+    looks = _MOST_LOOKS
+    for norm in [node for node in editor.graph if _reads_transposed_images(node)]:
+        made = norm.outputs[0]
+        uses = [(node, index) for node, index in made.uses() if not _turns_to(node, CHANNELS_FIRST)]
+        if not uses or made.is_graph_output() or looks <= 0:
+            continue
+        shape = shape_of(made)
+        stored = stored_shape(shape, CHANNELS_LAST)
+        first = _insert_transpose(editor, made, CHANNELS_FIRST, stored, f"{made.name}_turned")
+        last = _insert_transpose(editor, first, CHANNELS_LAST, shape, f"{made.name}_back")
+        for node, index in uses:
+            node.replace_input_with(index, last)
+        seed = last.producer()
+        assert seed is not None
+        for is_wide in (True, False):
+            region = _Region(seed, is_wide, looks)
+            looks = region.looks
+            if region.nodes and region.gains():
+                notes += _turn(editor, region)
+                break
+        else:
+            for node, index in uses:
+                node.replace_input_with(index, made)
+            for value in (last, first):
+                editor.remove(value.producer())  # type: ignore[arg-type]
+    return notes
+
+
+def _reads_transposed_images(node: ir.Node) -> bool:
+    """True if a node normalises the channels of images that a Transpose put last."""
+    before = node.inputs[0].producer() if node.inputs and node.inputs[0] is not None else None
+    if before is None or not _turns_to(before, CHANNELS_LAST) or maker(node.outputs[0], "LayerNormalization") is None:
+        return False
+    return not any(map(is_used, node.outputs[1:])) and node.attributes.get_int("axis", -1) in (-1, 3)
+
+
+def _turns_to(node: ir.Node, order: Order) -> bool:
+    """True if a node is a Transpose by ``order``."""
+    return node.op_type == "Transpose" and node.domain == "" and order_of(node) == order
 
 
 def merge_transposes(editor: Editor) -> list[str]:

@@ -226,6 +226,13 @@ SMALL: tuple[Small, ...] = (
     Small("global_average", "y = GlobalAveragePool(x)", (2, 8, 6, 6), (2, 8, 1, 1)),
     Small("lrn", "y = LRN<size = 5>(x)", (1, 12, 5, 5), (1, 12, 5, 5)),
     Small("layer_norm", "y = LayerNormalization(x, s, b)", (3, 24), (3, 24), {"s": (24,), "b": (24,)}),
+    Small(
+        "channel_norm",
+        "t = Transpose<perm = [0,2,3,1]>(x) n = LayerNormalization(t, s, b) y = Transpose<perm = [0,3,1,2]>(n)",
+        (2, 24, 5, 5),
+        (2, 24, 5, 5),
+        {"s": (24,), "b": (24,)},
+    ),
     Small("deviation", "n, m, y = LayerNormalization(x, s, b)", (3, 24), (3, 1), {"s": (24,), "b": (24,)}),
     Small("rms_norm", "y = RMSNormalization(x, s)", (3, 24), (3, 24), {"s": (24,)}),
     Small("instance_norm", "y = InstanceNormalization(x, s, b)", (2, 6, 7, 7), (2, 6, 7, 7), {"s": (6,), "b": (6,)}),
