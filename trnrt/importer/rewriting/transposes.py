@@ -32,6 +32,7 @@ from trnrt.text import list_text
 
 # Nodes to look at for all regions of a graph together: a limit for hostile graphs.
 _MOST_LOOKS = 200_000
+_SEEN = "trnrt.turn_after_norms"
 
 Cost = tuple[int, int]
 
@@ -42,6 +43,8 @@ def cancel_transposes(editor: Editor) -> list[str]:
     looks = _MOST_LOOKS
     for node in list(editor.graph):
         if node.op_type != "Transpose" or node.domain != "" or node.graph is None or looks <= 0:
+            continue
+        if _is_behind_norm(node):
             continue
         for is_wide in (True, False):
             region = _Region(node, is_wide, looks)
@@ -56,15 +59,17 @@ def turn_after_norms(editor: Editor) -> list[str]:
     """Turn regions behind a LayerNormalization of transposed images, as long as that saves something; return notes.
 
     It normalises channels where they lie: its kernel reads and writes images channels first, so that the Transposes
-    around it move nothing. The region behind it starts with a Transpose that undoes the one behind it.
+    around it move nothing. The region behind it starts with a Transpose that undoes the one behind it. Each
+    LayerNormalization is looked at once, as other rules may turn the region back.
     """
     notes: list[str] = []
     looks = _MOST_LOOKS
     for norm in [node for node in editor.graph if _reads_transposed_images(node)]:
         made = norm.outputs[0]
         uses = [(node, index) for node, index in made.uses() if not _turns_to(node, CHANNELS_FIRST)]
-        if not uses or made.is_graph_output() or looks <= 0:
+        if not uses or made.is_graph_output() or looks <= 0 or _SEEN in norm.meta:
             continue
+        norm.meta[_SEEN] = True
         shape = shape_of(made)
         stored = stored_shape(shape, CHANNELS_LAST)
         first = _insert_transpose(editor, made, CHANNELS_FIRST, stored, f"{made.name}_turned")
@@ -93,6 +98,12 @@ def _reads_transposed_images(node: ir.Node) -> bool:
     if before is None or not _turns_to(before, CHANNELS_LAST) or maker(node.outputs[0], "LayerNormalization") is None:
         return False
     return not any(map(is_used, node.outputs[1:])) and node.attributes.get_int("axis", -1) in (-1, 3)
+
+
+def _is_behind_norm(node: ir.Node) -> bool:
+    """True for the Transpose behind a LayerNormalization that writes channels first: it moves nothing."""
+    norm = node.inputs[0].producer() if node.inputs[0] is not None else None
+    return norm is not None and _turns_to(node, CHANNELS_FIRST) and _reads_transposed_images(norm)
 
 
 def _turns_to(node: ir.Node, order: Order) -> bool:
