@@ -306,3 +306,11 @@ def test_products_whose_results_stay_channels_last_stay(tail: str) -> None:
     view = checked(parsed(graph, 17))
     assert "MatMul" in ops(view)
     assert ops(view).count("Transpose") == 1
+
+
+def test_a_region_that_is_turned_back_ends() -> None:
+    """A reduction behind the normalisation makes fewer elements to move: each of two rules undoes the other's work."""
+    text = CONVNEXT[: CONVNEXT.index("  n = Layer")].replace("float[N,8,6,5] y", "float[N,8,1,1] y")
+    norm = "n = LayerNormalization<epsilon=1e-6>(t, p2, p3)"
+    tail = f"k = {TO_NCHW}(n)  z = Relu(k)  v = ReduceMean<axes=[2,3]>(z)  y = Neg(v) }}"
+    checked(parsed(f"{text}  {norm}  {tail}", 17))
