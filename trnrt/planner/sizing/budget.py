@@ -27,11 +27,12 @@ from trnrt.planner.plan import DeviceTensor, KernelSize, NodeReport, Plan, PlanO
 from trnrt.planner.rendering.module import Material
 from trnrt.planner.searching.fitting import Fitted, loop_part, trace_module
 from trnrt.planner.searching.search import Searched, search
-from trnrt.planner.searching.trials import BUDGET
 from trnrt.planner.sizing.counting import count_steps, measure_size
 from trnrt.planner.sizing.dividing import Traffic, crossing_tensors, divide, made_tensor, tensor_bytes
 from trnrt.text import count_text, quote
 
+MOST_CUT = 120_000
+"""A looped plan of more instructions, unrolled, is not compared with cut ones: planning those takes too long."""
 _ROUNDS = 6
 """Cuts are made again, with smaller kernels, this often: a cut moves tensors to HBM, which takes more instructions."""
 _MARGIN = 0.95
@@ -86,7 +87,7 @@ class _Budgeting:
         """The fastest of the ways that meet the budget; if none does, the one with the smallest kernels."""
         looped = self._loop()
         found = [looped] if looped is not None else []
-        if looped is None or self._plan.size.unrolled <= BUDGET:  # else cutting takes too long to try
+        if looped is None or self._plan.size.unrolled <= MOST_CUT:
             cut = self._cut(self._whole, 1)
             found += [cut] if _largest(cut).compiled <= self._budget else []
         if found:
