@@ -68,7 +68,7 @@ class Slots(nl.NKIObject):
             return self.shape.kernel[0] * self.shape.kernel[1]
         return ceil_div(self.shape.channels, self.apart()) * self.products()
 
-    def grouped(self, groups: int) -> ConvShape:
+    def grouped_shape(self, groups: int) -> ConvShape:
         """The convolution of slots to so many groups of results."""
         shape = self.shape
         return ConvShape(
@@ -272,7 +272,7 @@ def _convolve_slots(dst: nl.NkiTensor, x_sb: nl.NkiTensor, bias_sb: nl.NkiTensor
     """A band of dst = act(conv(x_sb) + bias), a PSUM bank of groups of rows after the other."""
     slots, (first, channels) = band.slots, band.channels
     rows, apart, groups, left = slots.rows, slots.apart(), band.groups[1] - band.groups[0], slots.shape.pads[1]
-    layer = Layer(slots.grouped(groups), act, Pooling("max", (1, 1), (1, 1), (0, 0), (1, 1)), False, WEIGHT_BYTES)
+    layer = Layer(slots.grouped_shape(groups), act, Pooling("max", (1, 1), (1, 1), (0, 0), (1, 1)), False, WEIGHT_BYTES)
     how = Method(layer, False, (1, 1, 0), (0, leading(x_sb.shape[4], slots.shape, 1)))
     whole = Weights(band.weights_sb, (0, apart), how, ((0, left), (x_sb.shape[3], left + x_sb.shape[4])))
     place = Rectangle(band.images, band.result_rows(), (0, dst.shape[-1]))

@@ -65,7 +65,7 @@ class RowGroups(nl.NKIObject):
         """The rows of a group that share a product."""
         return self.made if self.outputs_apart() < nl.tile_size.pmax else 1
 
-    def grouped(self) -> ConvShape:
+    def grouped_shape(self) -> ConvShape:
         """The convolution of slots. Where several rows share the partitions, the slots hold the padding above."""
         shape = self.shape
         top = shape.pads[0] if self.seen == 1 else 0
@@ -106,21 +106,21 @@ def choose_row_groups(shape: ConvShape, images: int, image: Pair, outputs: int, 
                 if groups.weight_elements() <= GROUP_WEIGHTS:
                     best = groups
     saved = images * (plain.columns() - best.columns())
-    if best.seen == 1 and leading(image[0], best.grouped(), 0) < 0:
+    if best.seen == 1 and leading(image[0], best.grouped_shape(), 0) < 0:
         return None
     return best if product_ns(saved, item) >= GROUP_NS else None
 
 
 def group_bytes(groups: RowGroups, images: int, columns: int) -> int:
     """The most bytes per partition of slots of images with ``columns``: the next band loads meanwhile."""
-    shape = groups.grouped()
+    shape = groups.grouped_shape()
     slots = (shape.size[0] - 1) * groups.step() + groups.slots()
     return 2 * min(BAND_BYTES, images * ceil_div(shape.channels, nl.tile_size.pmax) * slots * columns * 4)
 
 
 def group_method(src: nl.NkiTensor, layer: Layer, groups: RowGroups) -> Method:
     """The way to compute all results in groups of rows."""
-    shape = groups.grouped()
+    shape = groups.grouped_shape()
     lead = leading_tap(src, shape) if groups.seen == 1 else (0, leading(src.shape[-1], shape, 1))
     assert min(lead[0], lead[1]) >= 0, f"conv2d: no tap of {groups.shape} sees the image under all results"
     return Method(layer, False, (1, 1, 0), lead, groups)
@@ -142,7 +142,7 @@ def load_row_groups(
     """
     groups = how.groups
     shape, seen, apart = groups.shape, groups.seen, groups.channels_apart()
-    grouped = groups.grouped()
+    grouped = groups.grouped_shape()
     if seen == 1:
         part = seen_part(src, area, grouped, how.pack, how.lead)
         return load_image_band(src, images, area, grouped, how.pack, most, part, number), part
@@ -191,7 +191,7 @@ def convolve_row_groups(
     groups, layer = how.groups, how.layer
     apart, at_once = groups.outputs_apart(), groups.rows_at_once()
     (row0, row1), (g0, g1) = area[0], group_area(area, groups)[0]
-    inner = Method(Layer(groups.grouped(), layer.act, layer.pooling, False, 0), False, how.pack, how.lead)
+    inner = Method(Layer(groups.grouped_shape(), layer.act, layer.pooling, False, 0), False, how.pack, how.lead)
     alternate = layer.pooling.is_none() and may_alternate(layer.act)
     by_vector = False
     for place in stretches(y_sb.shape[1], g1 - g0, y_sb.shape[3], not is_recent()):

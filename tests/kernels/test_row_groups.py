@@ -112,7 +112,7 @@ def test_any_shape(
     rows, channels, stride = drawn
     images = (2, channels, *image)
     conv = Grouped(images, outputs, kernel, (stride, step), pads, places=places, target=target, rows=rows)
-    grouped = RowGroups(conv.shape, outputs, *rows).grouped()
+    grouped = RowGroups(conv.shape, outputs, *rows).grouped_shape()
     assume(leading(image[1], conv.shape, 1) >= 0)
     assume(rows[0] > 1 or leading(image[0], grouped, 0) >= 0)
     compare(conv)

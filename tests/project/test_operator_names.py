@@ -22,6 +22,7 @@ OUTSIDE = ("operators", "nki", "bench", "kernels", "serve")
 # File -> why it names operators.
 ALLOWED = {
     "importer/folding/amended.py": "results that onnx's inference leaves open in some opsets",
+    "importer/folding/computing.py": "the arithmetic of two operators on constants",
     "importer/folding/constants.py": "nodes that onnxscript's folder leaves or must not see",
     "importer/folding/dequantising.py": "the arithmetic of one operator",
     "importer/folding/guarding.py": "the operator that onnx's inference must not see",

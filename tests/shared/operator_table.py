@@ -301,7 +301,8 @@ def _array(given: Any) -> np.ndarray[Any, Any]:
 
 def _kernels(plan: Plan) -> list[str]:
     places = {node.place for node in plan.nodes}
-    return [step.kernel for step in plan.steps] or [place for place in ("host", "view") if place in places]
+    called = [step.kernel for step in plan.steps if step.kernel != "none"]
+    return called or [place for place in ("host", "view") if place in places]
 
 
 # ---- what stays out

@@ -122,7 +122,7 @@ def _drop_unused(operations: Sequence[Operation]) -> list[Operation]:
             needed |= {t.index for t in operations[index][1] if isinstance(t, Register) and not t.is_source}
     places = {old: new for new, old in enumerate(sorted(needed))}
 
-    def moved(term: Term) -> Term:
+    def move_term(term: Term) -> Term:
         return Register(places[term.index]) if isinstance(term, Register) and not term.is_source else term
 
-    return [(operations[old][0], tuple(map(moved, operations[old][1]))) for old in places]
+    return [(operations[old][0], tuple(map(move_term, operations[old][1]))) for old in places]

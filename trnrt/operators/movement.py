@@ -13,7 +13,7 @@ from trnrt.kernels.channels import Run
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds.case import Case, exact
 from trnrt.operators.bounds.rounding import unit_of
-from trnrt.operators.conv import ConvStep
+from trnrt.operators.conv_steps import ConvStep
 from trnrt.operators.record import CHEAP, COUNTS, NEVER, Declaration
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.moving import move_step

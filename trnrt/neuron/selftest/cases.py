@@ -260,6 +260,22 @@ SMALL: tuple[Small, ...] = (
         (1, 4, 5, 5),
         (1, 4, 10, 10),
     ),
+    Small(
+        "repeat_images",
+        "a = Conv<kernel_shape = [1, 1]>(x, v) n = Constant<value_floats = [1.0, 1.0, 2.0, 2.0]>() "
+        'b = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(a, , n) '
+        "y = Conv<kernel_shape = [1, 1]>(b, w)",
+        (1, 4, 5, 5),
+        (1, 6, 10, 10),
+        {"v": (4, 4, 1, 1), "w": (6, 4, 1, 1)},
+    ),
+    Small(
+        "depthwise",
+        "a = Conv<kernel_shape = [1, 1]>(x, v) y = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 32>(a, w)",
+        (1, 8, 28, 28),
+        (1, 32, 28, 28),
+        {"v": (32, 8, 1, 1), "w": (32, 1, 3, 3)},
+    ),
     Small("elementwise", "a = Sigmoid(x) b = Tanh(a) c = Add(a, b) y = Mul(c, x)", (4, 40), (4, 40)),
     Small("divide", "y = Div(v, x)", (4, 40), (4, 40), {"v": (4, 40)}),
     Small("remainder", "y = Mod<fmod = 1>(v, x)", (4, 40), (4, 40), {"v": (4, 40)}),

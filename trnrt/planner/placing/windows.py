@@ -60,7 +60,7 @@ def find_windows(
     for step in reversed(steps):
         if step.joins() and (step.output not in apart or stored.layout(step.output) is Layout.HBM):
             search.add_parts(step)
-    return search.settled()
+    return search.settle()
 
 
 class _Search:
@@ -127,7 +127,7 @@ class _Search:
             and all(value in reader.joins() for reader in self._readers.get(value, []))
         )
 
-    def settled(self) -> dict[str, Window]:
+    def settle(self) -> dict[str, Window]:
         """The windows, without those inside of a block that a step has to read after all."""
         gone = {
             value

@@ -252,12 +252,12 @@ class _Layers:
 
     def loads(self) -> list[Move]:
         """Steps with prefetched weights, to try loading their own: the last first, as they wait for most."""
-        names = reversed(self._prefetched())
+        names = reversed(self._prefetched_steps())
         return [Move((name,), "own_weights", names=frozenset({name})) for name in names]
 
     def shares(self) -> list[Move]:
         """Other shares of SBUF, if the user chose none and weights are prefetched."""
-        names = self._prefetched()
+        names = self._prefetched_steps()
         if not names or self.asked.share is not None:
             return []
         return [Move(names, "share", share) for share in shares_to_try(self.fitted)]
@@ -274,7 +274,7 @@ class _Layers:
             for pairs in alike.values()
         ]
 
-    def _prefetched(self) -> tuple[str, ...]:
+    def _prefetched_steps(self) -> tuple[str, ...]:
         """The steps with prefetched weights."""
         loading = zip(self.steps, self.fitted.module.loading, strict=True)
         return tuple(step.name for step, how in loading if how[0] == "prefetched")

@@ -19,14 +19,14 @@ def trace_source(
     source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Sequence[Spec], target: str
 ) -> Program:
     """The program of a module's function ``entry``. Raises what tracing raises."""
-    with _loaded(source, entry) as kernel:
+    with _load_entry(source, entry) as kernel:
         return trace(kernel, *_specs(inputs), *weights, target=target)
 
 
 def trace_cores_of(plan: Plan) -> list[Program]:
     """The program of each core of a plan. Raises what tracing raises."""
     weights = [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
-    with _loaded(plan.source, plan.entry) as kernel:
+    with _load_entry(plan.source, plan.entry) as kernel:
         return trace_cores(kernel, *_specs(plan.inputs), *weights, target=plan.target, cores=plan.cores)
 
 
@@ -35,7 +35,7 @@ def _specs(tensors: Sequence[DeviceTensor]) -> list[Spec]:
 
 
 @contextmanager
-def _loaded(source: str, entry: str) -> Iterator[Callable[..., Any]]:
+def _load_entry(source: str, entry: str) -> Iterator[Callable[..., Any]]:
     """A module's function ``entry``; its lines can be found while it is used."""
     path = f"<trial of {entry}>"
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)

@@ -74,7 +74,7 @@ class Meetings:
                 heappush(one.events, (self._starts[number], issues[number]))
         return self._starts[number]
 
-    def reached(self, core: int) -> dict[int, int]:
+    def reach_times(self, core: int) -> dict[int, int]:
         """The issues of a core that are meetings, with the time at which it reached each."""
         return {self._issues[core][number]: at[core] for number, at in self._reached.items() if core in at}
 

@@ -252,5 +252,5 @@ class Schedule:
             freed=self.freed,
             slowed=frozenset(self.slowed),
             timing=self.target.timing,
-            reached={} if self.meetings is None else self.meetings.reached(self.number),
+            reached={} if self.meetings is None else self.meetings.reach_times(self.number),
         )
