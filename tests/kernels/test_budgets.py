@@ -12,6 +12,7 @@ from calling import Tensor, hbm, sbuf_features
 from trnrt.kernels.argmax import argmax
 from trnrt.kernels.conv.conv2d import conv2d
 from trnrt.kernels.elementwise import compute
+from trnrt.kernels.expectation import MAX_BINS, TOGETHER, weighted_softmax
 from trnrt.kernels.linear import linear_features, linear_rows
 from trnrt.kernels.lrn import lrn
 from trnrt.kernels.normalize import NORMALIZED_CHUNK, normalize_rows, normalize_rows_rms
@@ -93,6 +94,15 @@ def softmax_of(kernel: Callable[..., None], columns: int) -> Case:
     return rows(kernel, (400, columns), (400, columns), nl.float32)
 
 
+def weighted(bins: int, columns: int) -> Case:
+    def body(x: Tensor, factors: Tensor) -> Tensor:
+        dst = hbm((96, columns), nl.float32)
+        weighted_softmax(dst, x, factors)
+        return dst
+
+    return body, [(96, bins, columns), (128, bins + 1)]
+
+
 def program(ops: tuple[tuple[Any, ...], ...], *shapes: Shape) -> Case:
     """An element-wise program on tensors of these shapes; the first has the result's."""
 
@@ -168,6 +178,7 @@ CASES: dict[str, Case] = {
     "logarithms of two blocks at once": softmax_of(log_softmax, AHEAD_COLUMNS // 2),
     "softmax, rows that are kept": softmax_of(softmax, KEPT_BYTES // 4),
     "softmax, rows that are brought in twice": softmax_of(log_softmax, KEPT_BYTES // 4 + SOFTMAX_CHUNK),
+    "softmax, weighted": weighted(MAX_BINS, TOGETHER),
     "argmax": rows(argmax, (200, 40000), (200, 1), nl.uint32),
     "the last argmax": rows(partial(argmax, last=True), (200, 40000), (200, 1), nl.uint32),
     "sums of long rows": reduction((200, 40000, 1), "sqrt"),

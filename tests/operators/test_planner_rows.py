@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto
 from planning import Array, compare, drawn, modelled, steps
 
@@ -177,3 +179,37 @@ def test_casts_between_floats_are_views() -> None:
     graph = "(float[N,4] x) => (float16[N,4] y) { r = Relu(x)  h = Cast<to=10>(r)  y = Tanh(h) }"
     plan = compare(modelled(graph), {"x": np.array([[-1, 0, 0.5, 2]], np.float32)}, dtype="float16")
     assert {node.op: node.place for node in plan.nodes} == {"Relu": "core", "Cast": "view", "Tanh": "core"}
+
+
+BINS = st.tuples(st.integers(1, 3), st.integers(2, 20), st.integers(1, 5), st.integers(16, 200))
+
+
+@settings(max_examples=25, deadline=None)
+@given(shape=BINS, biased=st.booleans(), turned=st.booleans(), dtype=st.sampled_from(["float32", "bfloat16"]))
+def test_means_of_bins(shape: tuple[int, int, int, int], biased: bool, turned: bool, dtype: str) -> None:
+    """A softmax over channels and the 1x1 convolution to one channel behind it are one step."""
+    rows, bins, height, width = shape
+    given_shape = (rows, height, bins, width) if turned else shape
+    size = ", ".join(map(str, given_shape[1:]))
+    turn = "t = Transpose<perm=[0, 2, 1, 3]>(x)" if turned else "t = Neg(x)"
+    conv = "y = Conv(s, w, b)" if biased else "y = Conv(s, w)"
+    text = f"(float[N, {size}] x) => (float[N, 1, {height}, {width}] y) {{ {turn} s = Softmax<axis=1>(t) {conv} }}"
+    constants = {"w": drawn(1, bins, 1, 1, seed=1)} | ({"b": drawn(1, seed=2)} if biased else {})
+    plan = compare(modelled(text, constants), {"x": drawn(*given_shape, seed=3)}, dtype=dtype)
+    assert "weighted_softmax(" in plan.source
+
+
+@pytest.mark.parametrize(
+    "rest", ["y = Conv(s, v)", "y = Conv<strides=[2, 2]>(s, w)", "y = Conv(s, w) z = Relu(s)", "y = Conv(s, k)"]
+)
+def test_other_readers_of_bins(rest: str) -> None:
+    """A convolution to more channels, with strides or a larger window, or a second reader: two steps."""
+    outputs = {"v": 2}.get(rest.split(", ")[-1][0], 1)
+    size = {"y = Conv(s, k)": (1, 18), "y = Conv<strides=[2, 2]>(s, w)": (2, 10)}.get(rest, (3, 20))
+    more = ", float[N, 5, 3, 20] z" if "z = " in rest else ""
+    text = f"(float[N, 5, 3, 20] x) => (float[N, {outputs}, {size[0]}, {size[1]}] y{more})"
+    weights = {"w": (1, 5, 1, 1), "v": (2, 5, 1, 1), "k": (1, 5, 3, 3)}
+    constants = {name: drawn(*shape, seed=1) for name, shape in weights.items() if f"s, {name})" in rest}
+    model = modelled(f"{text} {{ s = Softmax<axis=1>(x) {rest} }}", constants)
+    plan = compare(model, {"x": drawn(2, 5, 3, 20, seed=3)})
+    assert "weighted_softmax(" not in plan.source

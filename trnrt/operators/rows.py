@@ -17,6 +17,7 @@ from trnrt.importer.values import is_used
 from trnrt.kernels import argmax, softmax, topk
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize, sums
+from trnrt.operators.expectation import add_expectation
 from trnrt.operators.movement import integers
 from trnrt.operators.record import NEVER, SMALL, Declaration, NotApplicable
 from trnrt.operators.reduce import checked_axes, nonempty_shape
@@ -118,6 +119,8 @@ def lower_softmax(lowering: Lowering, node: ir.Node) -> None:
     shape = nonempty_shape(lowering.shape(made)) or (1,)
     axis = checked_axes((attribute(node, "axis", -1 if lowering.opset >= 13 else 1),), len(shape))[0]
     is_last = lowering.opset < 13 or prod(shape[axis + 1 :]) == 1
+    if not is_last and node.op_type == "Softmax" and add_expectation(lowering, node, axis):
+        return
     source = lowering.operand(node.inputs[0]) if is_last else _move_axis_last(lowering, node.inputs[0], axis)
     columns = prod(shape[axis:]) if is_last else shape[axis]
     if columns > softmax.MAX_COLUMNS:

@@ -237,6 +237,9 @@ SMALL: tuple[Small, ...] = (
     Small("rms_norm", "y = RMSNormalization(x, s)", (3, 24), (3, 24), {"s": (24,)}),
     Small("instance_norm", "y = InstanceNormalization(x, s, b)", (2, 6, 7, 7), (2, 6, 7, 7), {"s": (6,), "b": (6,)}),
     Small("softmax", "y = Softmax(x)", (5, 33), (5, 33)),
+    Small(
+        "weighted_softmax", "s = Softmax<axis = 1>(x) y = Conv(s, w)", (2, 9, 4, 33), (2, 1, 4, 33), {"w": (1, 9, 1, 1)}
+    ),
     Small("log_softmax", "y = LogSoftmax(x)", (5, 33), (5, 33)),
     Small("argmax", "y = ArgMax<axis = 1, keepdims = 0>(x)", (5, 33), (5,), kind="int64"),
     Small("argmin", "y = ArgMin<axis = 1, keepdims = 0>(x)", (5, 33), (5,), kind="int64"),
