@@ -25,10 +25,27 @@ from convolutions import Conv, Pool, arrays, compare
 from trnrt.errors import KernelError
 from trnrt.kernels.common import load
 from trnrt.kernels.conv.conv2d import conv2d
-from trnrt.kernels.prefetch import prefetch
+from trnrt.kernels.prefetch import prefetch, reserve
 from trnrt.nki import Spec, nisa, nl, trace
 
 Tensor = Any
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_reserved_tile_is_filled_later(dtype: str, target: str) -> None:
+    shape = (128, 100)
+
+    def body(x: Tensor, y: Tensor) -> Tensor:
+        tile_sb = reserve(x)
+        sum_sb = load(y)
+        nisa.tensor_tensor(dst=sum_sb, data1=sum_sb, data2=prefetch(x, 60, tile_sb), op=nl.subtract)
+        out = hbm(shape, x.dtype)
+        nisa.dma_copy(dst=out, src=sum_sb)
+        return out
+
+    x = drawn(shape, 0, dtype)
+    np.testing.assert_array_equal(call(body, x, 2 * x, target=target), x)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -134,7 +134,7 @@ def check_body(function: ast.FunctionDef) -> None:
         assert isinstance(statement, (ast.Assign, ast.Expr)), ast.unparse(statement)
         assert isinstance(statement.value, ast.Call), ast.unparse(statement)
         called = ast.unparse(statement.value.func)
-        expected = {"nl.ndarray", "prefetch"} if isinstance(statement, ast.Assign) else KERNELS
+        expected = {"nl.ndarray", "prefetch", "reserve"} if isinstance(statement, ast.Assign) else KERNELS
         assert called in expected, ast.unparse(statement)
     arguments = [argument.arg for argument in function.args.args]
     assert len(arguments) == len(set(arguments))

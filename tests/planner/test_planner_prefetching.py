@@ -89,13 +89,15 @@ def test_biases_come_in_one_transfer_and_weights_in_large_ones() -> None:
 
 
 def test_the_model_s_input_is_not_kept_waiting() -> None:
-    """What later steps need is asked for after the first step, which loads the input."""
+    """What later steps need is asked for after the first step, which loads the input; its tiles are reserved before."""
     lines = planned(residual(), {"x": (8, 3, 10, 10)}).source.splitlines()
     first = next(number for number, line in enumerate(lines) if line.strip().startswith("# Conv"))
     asked = [
         number for number, line in enumerate(lines) if " = prefetch(weights_" in line and "weights_first" not in line
     ]
     assert asked and min(asked) > first
+    reserved = [number for number, line in enumerate(lines) if " = reserve(weights_" in line]
+    assert reserved and max(reserved) < first
 
 
 def opening(dtype: str, *, own: bool = False) -> list[str]:
@@ -112,7 +114,7 @@ def test_a_small_model_s_first_weights_come_with_its_biases() -> None:
     where the first step loads its own weights."""
     assert opening("float32") == ["warm_up(6)", "weights_first_sb = prefetch(weights_first, 2048)"]
     biases = ["biases_all_sb = prefetch(biases_all, 2048)"]
-    assert opening("bfloat16") == opening("float32", own=True) == biases
+    assert opening("bfloat16") == opening("float32", own=True) == [*biases, "weights_0_sb = reserve(weights_0)"]
 
 
 SIZES = st.lists(st.integers(1, 60_000), min_size=1, max_size=12)
@@ -143,7 +145,8 @@ def test_transfers_are_in_order_and_find_room(sizes: list[int], free: list[int],
         assert transfer.before <= transfer.first <= transfer.last
         assert len(transfer.parts) == 1 or transfer.columns * item <= GROUP_BYTES
         assert not opens or transfer.before > 0 or transfer.first == 0
-        for step in range(transfer.before, transfer.last + 1):
+        assert transfer.reserved == transfer.before or (opens and transfer.reserved == 0 and transfer.before == 1)
+        for step in range(transfer.reserved, transfer.last + 1):
             taken[step] += transfer.columns * item
     held = {part.step for transfer in found.weights for part in transfer.parts}
     assert found.biases is not None and found.biases.columns * 4 <= max(OPENING_BYTES, len(calls) * 4)
@@ -169,7 +172,7 @@ def test_transfers_have_pieces() -> None:
     large = [
         name for name, a in plan.weights.items() if name.startswith("weights") and prod(a.shape[1:]) * 4 > PIECE_BYTES
     ]
-    assert large and all(f"prefetch({name}, {PIECE_BYTES // 4})" in plan.source for name in large)
+    assert large and all(f"prefetch({name}, {PIECE_BYTES // 4}" in plan.source for name in large)
 
 
 def test_less_is_brought_in_where_tiles_find_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

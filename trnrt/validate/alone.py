@@ -31,7 +31,10 @@ class PlanReader:
         self.plan = plan
         self._lines = plan.source.splitlines()
         self._imports = [node for node in ast.parse(plan.source).body if isinstance(node, ast.ImportFrom)]
-        self._brought = {line.split("=")[0].strip(): line.strip() for line in self._lines if " = prefetch(" in line}
+        self._brought: dict[str, list[str]] = {}  # the lines that load each tile of weights
+        for line in self._lines:
+            if " = prefetch(" in line or " = reserve(" in line:
+                self._brought.setdefault(line.split("=")[0].strip(), []).append(line.strip())
         self._dtypes = {tensor.name: tensor.dtype for tensor in plan.inputs}
         self._dtypes |= {step.output: step.dtype for step in plan.steps}
 
@@ -51,7 +54,7 @@ class PlanReader:
         """
         call = dedent("\n".join(self._lines[step.lines[0] - 1 : step.lines[1]]))
         names = {node.id for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Name)}
-        brought = [line for tile, line in self._brought.items() if tile in names]
+        brought = [line for tile, lines in self._brought.items() if tile in names for line in lines]
         names |= {node.id for line in brought for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Name)}
         weights = {name: array for name, array in self.plan.weights.items() if name in names}
         fed = [replace(source, shape=_part(source.shape, step)) for source in self.fed_sources(step)]
@@ -62,7 +65,7 @@ class PlanReader:
         body += [line for source in fed for line in self._load(source, arguments[source.name], result, parts)]
         body += call.splitlines()
         loading = {f"load_{s.layout}" for s in fed if s.layout != Layout.HBM.value}
-        prefetching = ["from trnrt.kernels.prefetch import prefetch"] if brought else []
+        prefetching = ["from trnrt.kernels.prefetch import prefetch, reserve"] if brought else []
         if step.layout != Layout.HBM.value:
             loading.add(f"store_{step.layout}")
             body.append(_allocation(_RESULT, Layout.HBM, shape, dtype))

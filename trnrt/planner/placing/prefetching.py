@@ -3,7 +3,9 @@
 A step's weights stay in SBUF while it runs if they fit beside the resident tensors and the tiles of the step's kernel.
 Consecutive steps share transfers of some kilobytes per partition. Transfers come in the order of use, each as early as
 room allows, so that DMA seldom idles while an engine computes, and an engine seldom waits for weights. All biases come
-first, in one transfer, together with the first weights if these are small.
+first, in one transfer, together with the first weights if these are small. Weights don't overtake the model's inputs in
+the queue, but their tiles are reserved before the step that loads these: the weights then follow the last input, not
+the end of that step, whose tiles could else have their addresses.
 """
 
 from __future__ import annotations
@@ -46,11 +48,13 @@ class Part:
 
 @dataclass
 class Transfer:
-    """Weights loaded into SBUF together, before step number ``before``."""
+    """Weights loaded into SBUF together, before step number ``before``; their tile is in use from before step number
+    ``reserved`` on."""
 
     parts: list[Part] = field(default_factory=list)
     columns: int = 0
     before: int = 0
+    reserved: int = 0
 
     @property
     def first(self) -> int:
@@ -232,9 +236,21 @@ def _bring_early(transfers: Sequence[Transfer], free: Sequence[int], rooms: Room
         if loop is not None and start > loop[0]:
             start = loop[1]
         transfer.before = earliest = start
-        for step in range(start, last + 1):
+        transfer.reserved = _reserve_early(start, size, free, used, rooms)
+        for step in range(transfer.reserved, last + 1):
             used[step] += size
     return used
+
+
+def _reserve_early(start: int, size: int, free: Sequence[int], used: Sequence[int], rooms: Rooms) -> int:
+    """The step before which the tile of a transfer can be reserved, if it starts behind steps that load inputs."""
+    first = start
+    while first > 0 and first - 1 in rooms.opening:
+        before, _ = rooms.span(first - 1, first - 1)
+        if any(used[step] + size > free[step] for step in range(before, first)):
+            break
+        first = before
+    return first
 
 
 def _bytes(array: Array, itemsize: int) -> int:

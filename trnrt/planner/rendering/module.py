@@ -19,7 +19,8 @@ from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
 from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
 
 # Names that the module itself uses.
-_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "prefetch", "warm_up", "first", "row", "range", "run_rows", "start"}
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "first", "row", "range", "run_rows", "start"}
+_OWN_NAMES |= {"prefetch", "reserve", "warm_up"}
 # The most dimensions of an access pattern (``.ap``): NKI 0.6, nki/api, nki.language.NkiTensor.ap.
 _MOST_DIMENSIONS = 5
 # Modules that start with products, and the number of transposes of zeros that bridge the wait for small loads: more
@@ -136,17 +137,20 @@ class _Writer:
         for k, transfer in enumerate(self.prefetched.weights):
             if transfer.before == number:
                 self._transfer(transfer, calls, "weights", f"{k}")
+            elif transfer.reserved == number:
+                tile, source = (self.names.identifier("weights", f"{k}{end}") for end in ("_sb", ""))
+                self.body.append(f"{self.outer}{tile} = reserve({source})")
 
     def _transfer(self, transfer: Transfer, calls: list[Call], what: str, part: str) -> None:
         name, tile = self.names.identifier(what, part), self.names.identifier(what, f"{part}_sb")
-        is_bias = transfer is self.prefetched.biases
         self.weights[name] = transfer.join_arrays(calls)
-        if is_bias:
+        if is_bias := transfer is self.prefetched.biases:
             self.biases.add(name)
         self.tiles[id(transfer)], self.arguments[id(transfer)] = tile, name
         piece = PIECE_BYTES // (4 if is_bias else self.itemsize)
         self.body += [""] * (not self.body or self.body[-1].partition(" = prefetch(")[1] == "")
-        self.body.append(f"{self.outer}{tile} = prefetch({name}, {piece})")
+        place = f", {tile}" if transfer.reserved < transfer.before else ""
+        self.body.append(f"{self.outer}{tile} = prefetch({name}, {piece}{place})")
 
     def sweep(self, steps: list[Step], number: int) -> None:
         """End the loop of a sweep after its last step, and begin one before its first."""
@@ -399,17 +403,15 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     steps, calls, material = draft.parts, draft.calls, draft.material
     itemsize = as_dtype(material.dtype).itemsize
     prefetched = plan_prefetch(calls, rooms, itemsize)
-    kernels = {call.kernel for call in calls if call.module}
-    entry = Names(_OWN_NAMES | kernels).identifier(material.name)
-    names = Names(_OWN_NAMES | kernels | {entry})
+    known = _OWN_NAMES | {call.kernel for call in calls if call.module}
+    entry = Names(known).identifier(material.name)
+    names = Names(known | {entry})
     parameters = [names.identifier(tensor.name) for tensor in material.inputs]
     weights = {names.identifier(constant): array for constant, array in material.constants.items()}
     results = {result.name: result for result in material.results}
-    warms_up = get_target(material.target).timing.tensor.ramp_window_ns > 0  # its clock rises with its work
+    ramps = get_target(material.target).timing.tensor.ramp_window_ns > 0  # its clock rises with its work
     makers = {step.output: step for step in steps}
-    writer = _Writer(
-        draft.placed, material.dtype, names, results, prefetched, itemsize, warms_up, makers, weights=weights
-    )
+    writer = _Writer(draft.placed, material.dtype, names, results, prefetched, itemsize, ramps, makers, weights=weights)
     if draft.repeat.resident:
         writer.transfers(calls, 0)  # ``rooms`` has the whole module as a loop: no transfer starts later
     writer.begin_passes(material.inputs, draft.repeat)
@@ -418,11 +420,11 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
             writer.transfers(calls, number)
         writer.sweep(steps, number)
         writer.step(number, step, call)
-    warms = any(line.strip() == _WARMING for line in writer.body)
     writer.end_passes(draft.repeat)
     imports = {(call.module, call.kernel) for call in calls if call.module}
     imports |= {("prefetch", "prefetch")} if writer.tiles else set()
-    imports |= {("warm_up", "warm_up")} if warms else set()
+    imports |= {("prefetch", "reserve")} if any(one.reserved < one.before for one in prefetched.weights) else set()
+    imports |= {("warm_up", "warm_up")} if any(line.strip() == _WARMING for line in writer.body) else set()
     parameters += list(writer.weights)
     head = _head(entry, imports, parameters, material.heading, uses_isa=draft.repeat.on_device)
     returned = _tuple([names.identifier(result) for result in results])
