@@ -30,9 +30,9 @@ LEAST_PIXELS = 8192
 # half of 112 x 112 results, padded for windows of 3 x 3, fits in float32 (57 x 114 x 4).
 STRIP_WEIGHT_BYTES = 24 * 1024
 STRIP_POOL_BYTES = 28 * 1024
-# The most bytes per partition of a band, and the number of bands: one is computed, two are loaded. The elements of the
-# first one, small enough to be zeroed in less than 2 us. (SqueezeNet, predicted: half of FIRST_BAND takes 0.7 % more,
-# twice the same.)
+# The most bytes per partition of a band with all its rows, and the number of such bands: one is computed, two are
+# loaded; if rows are left out, as many more fit in their place. The elements of the first one, small enough to be
+# zeroed in less than 2 us. (SqueezeNet, predicted: half of FIRST_BAND takes 0.7 % more, twice the same.)
 STRIP_BAND_BYTES = 12 * 1024
 BANDS = 3
 FIRST_BAND = 2048
@@ -75,13 +75,38 @@ class Strips(nl.NKIObject):
         """The number of shifted channels of all strips."""
         return self.count * self.shape.kernel[0] * self.shape.channels
 
+    def is_aligned(self) -> bool:
+        """True if a product sees ``columns`` pixels of a row that start at a multiple of that number: the image has all
+        of them or none, and padding need not exist."""
+        alike = self.shape.stride[1] % self.columns == 0 and self.src.shape[3] % self.columns == 0
+        return alike and self.columns > 1 and self.shape.dilation[1] == 1
+
+    def skipped(self) -> int:
+        """Kernel columns of the first product ahead of the kernel's own, whose weights are zero."""
+        return -self.shape.pads[1] % self.columns if self.is_aligned() else 0
+
+    def row_step(self) -> int:
+        """Rows of the image from one row of a band to the next: those between are left out if loading them in one piece
+        takes longer than loading the others row by row."""
+        stride, row_bytes = self.shape.stride[0], self.src.shape[3] * item_bytes(self.src.dtype)
+        alone = self.columns == 1 and packet_ns() < (stride - 1) * row_bytes / dma_engine()
+        return stride if alone or self.is_aligned() else 1
+
+    def loads_by_rows(self) -> bool:
+        """True if each row of a band is a piece of its own; otherwise they are one."""
+        return self.row_step() > 1 or self.is_aligned()
+
+    def band_rows(self, rows: int) -> int:
+        """The rows of a band for ``rows`` rows of the convolution."""
+        return (rows - 1) * (self.shape.stride[0] // self.row_step()) + 1
+
     def apart(self) -> int:
         """Partitions from one shifted channel to the next."""
-        return nl.tile_size.pmax // self.lanes()
+        return self.columns if self.is_aligned() else nl.tile_size.pmax // self.lanes()
 
     def products(self) -> int:
         """The number of products that sum up a result."""
-        return ceil_div(self.shape.kernel[1], self.columns)
+        return ceil_div(self.shape.kernel[1] + self.skipped(), self.columns)
 
     def partitions(self) -> int:
         """The number of partitions that a product sums over."""
@@ -89,15 +114,18 @@ class Strips(nl.NKIObject):
 
     def has_gaps(self) -> bool:
         """True if products see partitions, or ends of rows, that loads leave out."""
-        return self.columns > 1 or self.apart() > 1
+        return not self.is_aligned() and (self.columns > 1 or self.apart() > 1)
 
     def has_column_padding(self) -> bool:
         """True if some results see columns outside the image."""
         return self.shape.pads[1] > 0 or self.shape.extent()[1] > self.src.shape[3]
 
-    def leading_column(self) -> int:
-        """The first kernel column that sees the image under all results; -1 if there is none."""
-        return leading(self.src.shape[3], self.shape, 1)
+    def leading_product(self) -> int:
+        """The first product that sees the image under all results; -1 if there is none."""
+        if self.columns > 1 and not self.is_aligned():
+            return 0
+        tap = leading(self.src.shape[3], self.shape, 1)
+        return (tap + self.skipped()) // self.columns if tap >= 0 else -1
 
 
 def strips_of(
@@ -130,7 +158,7 @@ def strips_of(
     for columns in range(1, min(kernel[1], nl.tile_size.pmax // (count * lanes)) + 1):
         plan = Strips(dst, src, outputs, shape, pooling, count, columns)
         fits = plan.products() * nl.tile_size.pmax * item <= STRIP_WEIGHT_BYTES
-        if fits and (columns > 1 or not plan.has_column_padding() or plan.leading_column() >= 0):
+        if fits and (not plan.has_column_padding() or plan.leading_product() >= 0):
             takes = _nanoseconds(plan, rows)
             if best is None or takes < least:
                 best, least = plan, takes
@@ -146,17 +174,19 @@ def _nanoseconds(plan: Strips, rows: int) -> float:
     takes_ns = product_ns(results * plan.products(), item, tensor_ghz())
     # Vector and scalar engine together are twice as fast on the banks.
     evacuation_ns = results / (2 * ENGINE_GHZ if is_recent() and plan.products() <= FEW_PRODUCTS else ENGINE_GHZ)
-    lane_bytes = images * rows * shape.stride[0] * width * item
+    lane_rows = images * rows * shape.stride[0] // plan.row_step()
+    lane_bytes = lane_rows * width * item
     moved = columns * plan.lanes() * lane_bytes
     triggers = columns * ceil_div(lane_bytes, STRIP_BAND_BYTES)
     if is_hbm_tensor(dst):
         moved += images * plan.outputs * dst.shape[2] * dst.shape[3] * item
         triggers += images * plan.count * PARTS
     # A DMA engine serves eight partitions.
-    engine_ns = columns * ceil_div(8, plan.apart()) * lane_bytes / dma_engine()
+    pieces = lane_rows if plan.loads_by_rows() else 0
+    engine_ns = columns * ceil_div(8, plan.apart()) * (pieces * packet_ns() + lane_bytes / dma_engine())
     load_ns = max(max(engine_ns, moved / ALL_DMA_ENGINES), triggers * trigger_ns())
     padded_ns = 0.0
-    if columns > 1 and plan.has_column_padding():
+    if columns > 1 and plan.has_column_padding() and not plan.is_aligned():
         pieces = images * shape.channels * src.shape[2]
         padded_ns = STRIP_PADDING_NS + pieces * (packet_ns() + 2 * width * item / PADDING_ENGINE) / DMA_ENGINES
     return padded_ns + max(max(takes_ns, evacuation_ns), load_ns)

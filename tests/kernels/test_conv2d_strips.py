@@ -25,6 +25,9 @@ NO_PADS = (0, 0, 0, 0)
 TABLE = {
     "7x7 by 2, pooled": Conv((2, 3, 133, 131), 64, (7, 7), (2, 2), (3, 3, 3, 3), act="relu", pool=POOL),
     "7x7 by 2, pooled without padding": Conv((1, 3, 139, 137), 50, (7, 7), (2, 2), NO_PADS, pool=Pool((3, 3))),
+    "7x7 by 2, pairs of columns": Conv((2, 3, 134, 132), 64, (7, 7), (2, 2), (3, 3, 3, 3), act="relu", pool=POOL),
+    "3x3 by 2, pairs of columns": Conv((1, 3, 132, 134), 32, stride=(2, 2), pads=(1, 1, 1, 1), act="relu"),
+    "7x7 by 4, columns in fours": Conv((1, 3, 133, 132), 60, (7, 7), (4, 4), (2, 2, 3, 3), pool=POOL),
     "3x3": Conv((1, 3, 91, 94), 64, act="relu"),
     "3x3, 33 outputs": Conv((2, 3, 90, 93), 33, act="tanh"),
     "3x3 by 2, four strips": Conv((1, 3, 131, 133), 32, stride=(2, 2), pads=(0, 1, 1, 0), pool=Pool((3, 3))),
@@ -105,6 +108,22 @@ def test_targets_and_dtypes(target: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", ["7x7 by 2, pooled", "3x3", "3x3, 33 outputs", "11x11 by 4, one strip"])
 def test_columns_on_partitions(name: str, columns: int) -> None:
     run(TABLE[name], "float32", columns)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [1, 2, 4])
+@pytest.mark.parametrize(
+    "name", ["7x7 by 2, pairs of columns", "3x3 by 2, pairs of columns", "7x7 by 4, columns in fours"]
+)
+def test_columns_that_the_image_has_together(name: str, columns: int, dtype: str) -> None:
+    conv = TABLE[name]
+    strips, _ = planned(conv)
+    if strips * conv.kernel[0] * conv.images[1] * columns <= 128:
+        run(conv, dtype, columns)
+
+
+def test_pairs_of_columns_need_no_padded_image() -> None:
+    assert planned(TABLE["7x7 by 2, pairs of columns"]) == (2, 2)
 
 
 @st.composite
