@@ -104,15 +104,15 @@ def test_what_was_found_can_be_asked_for() -> None:
 
 def test_the_budget_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[float] = []
-    time = Trials.time
+    challenge = Trials.challenge
 
-    def counting(self: Trials, choices: Choices, of: int | None = None) -> Timed | None:
+    def counting(self: Trials, best: Timed, choices: Choices) -> Timed | None:
         before = self.left
-        result = time(self, choices, of)
+        result = challenge(self, best, choices)
         counted.append(before - self.left)
         return result
 
-    monkeypatch.setattr(Trials, "time", counting)
+    monkeypatch.setattr(Trials, "challenge", counting)
     planned(1)
     assert counted and sum(counted) <= BUDGET
     many = len(counted)

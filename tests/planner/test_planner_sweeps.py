@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 import numpy as np
@@ -157,8 +158,8 @@ def wide(images: int | str) -> onnx.ModelProto:
     return modelled(graph.replace("N", str(images)), tensors)
 
 
-def plan_of(model: onnx.ModelProto, images: int) -> Plan:
-    session = trnrt.InferenceSession(model.SerializeToString(), target="trn2", cache=False)
+def plan_of(model: onnx.ModelProto, images: int, effort: int = 0) -> Plan:
+    session = trnrt.InferenceSession(model.SerializeToString(), target="trn2", cache=False, effort=effort)
     return session.plan(images)
 
 
@@ -180,6 +181,14 @@ def test_the_timing_model_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     feeds = {"x": drawn(8, 3, 64, 64)}
     (ours,) = trnrt.InferenceSession(model.SerializeToString(), target="trn2", cache=False).run(None, feeds)
     np.testing.assert_allclose(ours, onnxruntimes(model, feeds)[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("share", [1, 4, 16])
+def test_more_effort_never_finds_a_slower_division(share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However early the budget ends: the search begins with the plan without effort."""
+    monkeypatch.setattr(trials, "BUDGET", trials.BUDGET // share)
+    less, more = (profile_plan(plan_of(wide(8), 8, effort=effort)).benchmark for effort in (0, 1))
+    assert more.us <= less.us and more.least_us + more.most_us <= less.least_us + less.most_us
 
 
 def test_what_fits_is_not_swept() -> None:
@@ -208,9 +217,9 @@ def test_what_finds_no_room_is_paid_for_too(monkeypatch: pytest.MonkeyPatch) -> 
     """A model in which no sweep fits is traced as often as the budget allows, not once for each sweep."""
     tried: list[Material] = []
 
-    def refuse(material: Material) -> Fitted | None:
+    def refuse(material: Material, known: Container[object] = ()) -> Fitted | None:
         if not material.choices.sweeps:
-            return fitting.fit(material)
+            return fitting.fit(material, known)
         tried.append(material)
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,8 @@ def test_no_kernel_takes_more_than_its_step_says(
     """What the planner counts on where it does not trace a module to see whether it fits."""
     seen: list[tuple[Material, Fitted]] = []
 
-    def seeing(material: Material) -> Fitted | None:
-        fitted = fit(material)
+    def seeing(material: Material, known: Container[object] = ()) -> Fitted | None:
+        fitted = fit(material, known)
         assert fitted is not None
         seen.append((material, fitted))
         return fitted

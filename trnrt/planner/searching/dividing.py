@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from trnrt.planner.choices import Choices
 from trnrt.planner.placing import passes
@@ -18,16 +19,20 @@ from trnrt.planner.plan import Tried
 from trnrt.planner.searching.fitting import place_tensors
 from trnrt.planner.searching.trials import Timed, Trials
 
+OVERLAPPED = 0.9
+"""Passes in a row take at least this share of the sum of their times: a pass begins while the one before ends. Two
+of VGG-16, of a row each, take 1.00 of it."""
 
-def divide_batch(trials: Trials, choices: Choices, tried: list[Tried], *, may_pass: bool) -> Timed | None:
+
+def divide_batch(trials: Trials, choices: Choices, tried: list[Tried]) -> Timed | None:
     """The fastest division of the batch that the budget allows to find, with these choices; None if it fits as it is.
 
-    ``may_pass``: passes are tried for a batch of any size, not only for large ones. Appends what was ``tried``.
+    Only a large batch is divided into passes. Appends what was ``tried``.
     """
     batch = trials.source.batch or 1
     if batch == 1 or not _spills(trials, choices):
         return None
-    rows = list(_pass_sizes(trials, choices)) if may_pass or batch > passes.AT_ONCE else []
+    rows = list(_pass_sizes(trials, choices)) if batch > passes.AT_ONCE else []
     best: Timed | None = None
     for count in (*reversed(rows), batch):
         if best is not None and not trials.can_go_on():
@@ -44,6 +49,32 @@ def divide_batch(trials: Trials, choices: Choices, tried: list[Tried], *, may_pa
                 return best
         best = whole
     return best
+
+
+def try_passes(trials: Trials, whole: Timed, tried: list[Tried]) -> Timed:
+    """One of the passes that take a batch faster than ``whole``, which takes it at once; ``whole`` if none do.
+
+    The passes become smaller while they promise to take less time together. Appends what was ``tried``.
+    """
+    batch, best, best_pass, least_us = trials.source.batch or 1, whole, whole, inf
+    plain = replace(whole.choices, sweeps=frozenset())
+    for rows in _pass_sizes(trials, plain):
+        part = trials.time(replace(plain, rows=rows)) if trials.can_go_on() else None
+        if part is None or part.us * batch / rows >= least_us:
+            break
+        least_us = part.us * batch / rows
+        if least_us * OVERLAPPED > best.us or not trials.can_go_on():
+            continue
+        part = _Sweeping(trials, part, tried).search(rows)
+        together = trials.time(part.choices, of=batch) if trials.can_go_on() else None
+        if together is None:
+            break
+        gain = together.gain_over(best)
+        steps = tuple(step.name for step in part.steps)
+        tried.append(Tried(steps, f"{rows} rows at a time, not {best_pass.choices.rows}", gain, True, gain > 0))
+        if gain > 0:
+            best, best_pass = together, part
+    return best_pass
 
 
 def _spills(trials: Trials, choices: Choices) -> bool:
@@ -109,7 +140,7 @@ class _Sweeping:
             return False
         steps = self._best.steps
         name = sweep.name(steps)
-        found = self._trials.time(replace(before, sweeps=before.sweeps | {name}))
+        found = self._trials.challenge(self._best, replace(before, sweeps=before.sweeps | {name}))
         if found is None:
             return False
         gain = found.gain_over(self._best)

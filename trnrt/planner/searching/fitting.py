@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -42,10 +42,11 @@ class Fitted:
     tries: int = 0
 
 
-def fit(material: Material) -> Fitted | None:
+def fit(material: Material, known: Container[object] = ()) -> Fitted | None:
     """The module of the material's choices, with as many prefetched weights as fit; None if its sweeps don't fit.
 
-    Tensors too large for the gaps between other tiles go to HBM, one after the other.
+    Tensors too large for the gaps between other tiles go to HBM, one after the other. A module whose ``module_key`` is
+    ``known`` fits: it isn't traced again.
     """
     in_hbm: dict[str, str] = {}
     tries = 0
@@ -55,7 +56,7 @@ def fit(material: Material) -> Fitted | None:
         largest = placed.largest_in_sbuf()
         for share in _shares(material.choices.share):
             module = render(draft, rooms.with_share(share))
-            if module.loosely or (not share and largest is None):
+            if module.loosely or (not share and largest is None) or module_key(material, module) in known:
                 return Fitted(placed, module, share, material.batch, tries=tries)
             tries += 1
             try:
@@ -125,9 +126,17 @@ def _fit_loop(draft: Draft, rooms: Rooms, shares: Sequence[float], whole: Materi
 
 def trace_module(material: Material, module: KernelModule) -> Program:
     """The program of a module."""
+    return trace_source(module.source, module.entry, material.inputs, _weight_specs(material, module), material.target)
+
+
+def module_key(material: Material, module: KernelModule) -> object:
+    """Modules of one plan with equal keys have the same program."""
+    return module.source, tuple((spec.shape, spec.dtype) for spec in _weight_specs(material, module))
+
+
+def _weight_specs(material: Material, module: KernelModule) -> list[Spec]:
     weights = module.weights.items()
-    specs = [Spec(array.shape, array.dtype if name in module.biases else material.dtype) for name, array in weights]
-    return trace_source(module.source, module.entry, material.inputs, specs, material.target)
+    return [Spec(array.shape, array.dtype if name in module.biases else material.dtype) for name, array in weights]
 
 
 def place_tensors(material: Material, too_large: Mapping[str, str] = MappingProxyType({})) -> Placed:

@@ -20,19 +20,21 @@ from math import prod
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.choices import Choices
 from trnrt.planner.lowering.weights import PARTITIONS
+from trnrt.planner.placing import passes
 from trnrt.planner.placing.prefetching import PIECE_BYTES
 from trnrt.planner.placing.sweeps import sweep_at
 from trnrt.planner.plan import Tried
 from trnrt.planner.rendering.module import Material
-from trnrt.planner.searching.dividing import divide_batch
+from trnrt.planner.searching.dividing import divide_batch, try_passes
 from trnrt.planner.searching.fitting import Fitted
 from trnrt.planner.searching.trials import Source, Timed, Trials
 from trnrt.planner.steps import Step
 
 LEAST_GAIN = 0.0003
 """The share of the model's time that a change must save: 0.3 us of a millisecond, less than a device's noise."""
-PATIENCE = 10
-"""The search ends after this many trials in a row without a gain; the most promising come first."""
+PATIENCE = 24_000
+"""The search ends after this many instructions in a row were traced without a gain; the most promising come first. It
+is six or seven trials of a light network, four of NFNet-l0, one of Swin-T. A survey takes no more, either."""
 _FUSED_BYTES = 2048
 """Results smaller than this (bytes per partition) don't get a step of their own tried: another pass over less never
 gained enough to be kept. Unchanged since the search was added."""
@@ -92,17 +94,32 @@ def search(source: Source, choices: Choices, effort: int) -> Searched:
     trials, tried = Trials(source), list[Tried]()
     # Found and requested options must give the same plan: the batch is divided without either.
     plain = replace(choices, options=frozenset(), own_weights=frozenset(), share=None)
-    divided = None if _is_divided(choices, source.batch) else divide_batch(trials, plain, tried, may_pass=effort > 0)
+    divided = None if _is_divided(choices, source.batch) else divide_batch(trials, plain, tried)
+    trials.refill()
+    if effort and divided is not None and (source.batch or 1) <= passes.AT_ONCE:
+        divided = try_passes(trials, divided, tried)
     if divided is not None:
         choices = replace(choices, rows=divided.choices.rows, sweeps=divided.choices.sweeps)
-    fitted = divided.fitted if divided is not None and divided.choices == choices else trials.fit(choices)
+    first = divided if divided is not None and divided.choices == choices else None
+    fitted = first.fitted if first is not None else trials.fit(choices)
     if fitted is None:
         choices = replace(choices, sweeps=frozenset())
         fitted = trials.fit(choices)
     assert fitted is not None, "without a sweep tensors go to HBM until the rest finds room"
+    plain_result = Searched(choices, fitted, tuple(tried))
     if effort and _can_gain(trials.material(choices), fitted):
-        return _Search(trials, trials.time_fitted(choices, fitted), tried).run()
-    return Searched(choices, fitted, tuple(tried))
+        found = _Search(trials, first or trials.time_fitted(choices, fitted), tried).run()
+        return found if _holds_in_passes(trials, found.choices, choices) else plain_result
+    return plain_result
+
+
+def _holds_in_passes(trials: Trials, found: Choices, before: Choices) -> bool:
+    """True if what was found for one pass makes the whole batch no slower."""
+    batch = trials.source.batch
+    if found == before or batch is None or trials.material(before).batch == batch:
+        return True
+    new, old = trials.time(found, of=batch), trials.time(before, of=batch)
+    return new is not None and old is not None and new.gain_over(old) >= 0
 
 
 def _can_gain(material: Material, fitted: Fitted) -> bool:
@@ -143,11 +160,19 @@ class _Search:
         groups = layers.options()
         promised = self._survey(groups)
         self._take_together(promised)
-        failed = 0
+        gained_at = self._trials.left
         for move in self._order_moves(groups, promised, layers):
-            if not self._trials.can_go_on() or failed == PATIENCE:
+            if not self._trials.can_go_on() or gained_at - self._trials.left + self._trials.cost > PATIENCE:
                 break
-            failed = 0 if self._try([move]) else failed + 1
+            if self._is_worth([move]) and self._try([move]):
+                gained_at = self._trials.left
+
+    def _is_worth(self, moves: Sequence[Move]) -> bool:
+        """True if what these changes can gain, at most, is worth a trial."""
+        if any(move.option == "share" for move in moves):
+            return True
+        taken = sum(self._best.added_us.get(step, 0.0) for step in {step for move in moves for step in move.steps})
+        return self._trials.is_worth(taken / self._best.headline_us)
 
     @property
     def _without_options(self) -> Choices:
@@ -160,12 +185,14 @@ class _Search:
     def _survey(self, groups: Sequence[Sequence[Move]]) -> dict[Move, float]:
         """The gain that each change promises: microseconds that its steps end earlier if all layers change
         something."""
-        promised: dict[Move, float] = {}
+        promised, left = dict[Move, float](), self._trials.left
         for number in range(max(map(len, groups), default=0)):
             moves = [group[number] for group in groups if number < len(group)]
-            if self._trials.left < 2 * self._trials.cost:
+            if self._trials.left < 2 * self._trials.cost or left - self._trials.left + self._trials.cost > PATIENCE:
                 break
-            found = self._trials.time(_apply_moves(self._best.choices, moves))
+            if not self._is_worth(moves):
+                continue
+            found = self._trials.challenge(self._best, _apply_moves(self._best.choices, moves))
             if found is None:
                 continue
             for move in moves:
@@ -203,7 +230,7 @@ class _Search:
         choices = _apply_moves(self._best.choices, moves)
         if choices == self._best.choices:
             return False
-        found = self._trials.time(choices)
+        found = self._trials.challenge(self._best, choices)
         if found is None:
             return False
         gain = found.gain_over(self._best)

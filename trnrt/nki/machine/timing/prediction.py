@@ -116,6 +116,17 @@ def predict(program: Program) -> Prediction:
     return _predict([program])[0]
 
 
+def predict_if_faster(program: Program, than_us: float) -> Prediction | Timeline:
+    """``predict``; only the headline's timeline, at half the work, if a benchmark would measure more than ``than_us``
+    of it."""
+    with without_collection():
+        compiled = [_issues_as_compiled(program)]
+        headlines, order = _headline(compiled)
+        if benchmark_us(headlines[0]) > than_us:
+            return headlines[0]
+        return _predict_ends([program], compiled, headlines, order)[0]
+
+
 def predict_cores(programs: Sequence[Program]) -> tuple[Prediction, ...]:
     """The predictions of a kernel's cores; those that meet wait for each other. Raises as ``schedule`` does."""
     if not any(one.operation.meets for program in programs for one in program.instructions):
@@ -127,17 +138,23 @@ def predict_cores(programs: Sequence[Program]) -> tuple[Prediction, ...]:
 def _predict(programs: Sequence[Program]) -> tuple[Prediction, ...]:
     """The predictions of cores that run at the same time."""
     with without_collection():
-        issues = [Issues(program) for program in programs]
-        compiled = [_issues_as_compiled(program, own) for program, own in zip(programs, issues, strict=True)]
-        timing = programs[0].target.timing
-        headlines, order = _headline(compiled)
-        least = _run(order, compiled, timing.move_to("least"))
-        most = _run(Schedule, issues, timing.move_to("most"))
-        both = list(zip(issues, compiled, strict=True))
-        return tuple(
-            Prediction(*both[k], order, headlines[k], least[k], most[k], beside=(*both[:k], *both[k + 1 :]))
-            for k in range(len(programs))
-        )
+        compiled = [_issues_as_compiled(program) for program in programs]
+        return _predict_ends(programs, compiled, *_headline(compiled))
+
+
+def _predict_ends(
+    programs: Sequence[Program], compiled: list[Issues], headlines: list[Timeline], order: type[Schedule]
+) -> tuple[Prediction, ...]:
+    """The predictions of cores that run at the same time, whose headlines are known."""
+    timing = programs[0].target.timing
+    issues = [one if one.program is own else Issues(own) for one, own in zip(compiled, programs, strict=True)]
+    least = _run(order, compiled, timing.move_to("least"))
+    most = _run(Schedule, issues, timing.move_to("most"))
+    both = list(zip(issues, compiled, strict=True))
+    return tuple(
+        Prediction(*both[k], order, headlines[k], least[k], most[k], beside=(*both[:k], *both[k + 1 :]))
+        for k in range(len(programs))
+    )
 
 
 def _run(order: type[Schedule], cores: Sequence[Issues], timing: Timing) -> list[Timeline]:
@@ -166,12 +183,12 @@ def largest_range(ranges: Iterable[Range]) -> Range:
 def schedule_freely(program: Program) -> Timeline:
     """The headline's timeline alone. Raises as ``schedule`` does."""
     with without_collection():
-        return _headline([_issues_as_compiled(program, None)])[0][0]
+        return _headline([_issues_as_compiled(program)])[0][0]
 
 
 def compiled_issues(program: Program) -> Issues:
     """The issues of the program after the compiler's rewrites, to time with other numbers: ``retimed_us``."""
-    return _issues_as_compiled(program, None)
+    return _issues_as_compiled(program)
 
 
 def retimed_us(issues: Issues, timing: Timing) -> float:
@@ -179,10 +196,10 @@ def retimed_us(issues: Issues, timing: Timing) -> float:
     return benchmark_us(_headline([issues.retime(timing)])[0][0])
 
 
-def _issues_as_compiled(program: Program, issues: Issues | None) -> Issues:
-    """The issues of the program after the compiler's rewrites. ``issues``: the program's own, if they are known."""
+def _issues_as_compiled(program: Program) -> Issues:
+    """The issues of the program after the compiler's rewrites."""
     fewer = rewrite_copies(program) if program.target.timing.order == "free" else None
-    return Issues(fewer) if fewer is not None else issues or Issues(program)
+    return Issues(program if fewer is None else fewer)
 
 
 def _headline(cores: Sequence[Issues]) -> tuple[list[Timeline], type[Schedule]]:
