@@ -10,7 +10,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planning import compare, drawn, modelled, planned
+from planning import compare, drawn, modelled, onnxruntimes, planned
 
 import trnrt
 from trnrt.planner import Plan
@@ -142,3 +142,92 @@ def test_any_concats(data: st.DataObject, rows: int, dtype: str) -> None:
         concats.append(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4)))
         names.append(chr(ord("p") + k))
     compare(joined(channels, concats), image(rows), dtype=dtype)
+
+
+def cross_stage(parts: tuple[int, int], *, adds: bool, opset: int = 17, act: str = "silu") -> onnx.ModelProto:
+    """A block as YOLO has it: a convolution split in two, two more convolutions of the second part, and all of it
+    concatenated."""
+    one, other = parts
+    size = f"{SIZE[0]}, {SIZE[1]}"
+    gate = {"silu": "g = Sigmoid(c) s = Mul(c, g)", "relu": "s = Relu(c)"}[act]
+    last = "d = Add(b, e)" if adds else "d = Relu(e)"
+    split = "a, b = Split<axis=1>(s, sizes)" if opset >= 13 else f"a, b = Split<axis=1, split=[{one}, {other}]>(s)"
+    text = (
+        f"(float[N, 3, {size}] x) => (float[N, 2, {size}] y) {{ c = Conv(x, w, v) {gate} {split}"
+        f" f = Conv<pads=[1, 1, 1, 1]>(b, k) e = Conv(f, m) {last} p = Concat<axis=1>(a, b, d) y = Conv(p, u) }}"
+    )
+    constants = {
+        "w": drawn(one + other, 3, 1, 1, seed=1),
+        "v": drawn(one + other, seed=2),
+        "k": drawn(other, other, 3, 3, seed=3) / np.float32(9 * other),
+        "m": drawn(other, other, 1, 1, seed=4) / np.float32(other),
+        "u": drawn(2, one + 2 * other, 1, 1, seed=5) / np.float32(one + 2 * other),
+    }
+    sizes = {"sizes": np.array([one, other])} if opset >= 13 else {}
+    return modelled(text, constants | sizes, opset=opset)
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("act", ["silu", "relu"])
+def test_split_reads_in_place(target: str, dtype: str, act: str) -> None:
+    """The second part comes first, where the convolution and the sum read it; nothing is copied."""
+    plan = compare(cross_stage((16, 16), adds=True, act=act), image(2), dtype=dtype, target=target)
+    assert "move" not in plan.source
+    taken = next(step for step in plan.steps if step.part_of)
+    assert (taken.kernel, taken.part_of) == ("none", "[0:16, 0:1]")
+    assert taken.reason == "the channels of 'p' from 0 on: read where they are"
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_layers_of_a_split(rows: int) -> None:
+    session = trnrt.InferenceSession(cross_stage((16, 16), adds=True).SerializeToString(), cache=False)
+    report = validate_layers(session, image(rows))
+    assert report.passed and [layer.kernel for layer in report.layers].count("none") == 2
+
+
+def test_split_before_opset_13() -> None:
+    assert "move" not in compare(cross_stage((16, 16), adds=True, opset=11), image()).source
+
+
+@pytest.mark.parametrize("bounds", [(0, -1), (0, 2), (1, 4), (2, -2)])
+def test_swept_split(bounds: tuple[int, int]) -> None:
+    """Sweeps that begin or end inside of the block, or hold all of it, two of four images at a time."""
+    model = cross_stage((16, 16), adds=True)
+    names = [step.name for step in planned(model, {"x": (4, 3, *SIZE)}).steps]
+    sweeps = frozenset([(names[bounds[0]], names[bounds[1]], 2)])
+    session = trnrt.InferenceSession(model.SerializeToString(), cache=False, choices=Choices(sweeps=sweeps))
+    np.testing.assert_allclose(session.run(None, image(4))[0], onnxruntimes(model, image(4))[0], rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    parts=st.tuples(st.sampled_from([5, 16, 32, 64, 128, 150]), st.sampled_from([7, 16, 32, 64, 128, 200])),
+    adds=st.booleans(),
+    rows=st.integers(1, 3),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+)
+def test_any_split(parts: tuple[int, int], adds: bool, rows: int, dtype: str) -> None:
+    compare(cross_stage(parts, adds=adds), image(rows), dtype=dtype)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), rows=st.integers(1, 2), dtype=st.sampled_from(["float32", "bfloat16"]))
+def test_any_parts_that_are_read(data: st.DataObject, rows: int, dtype: str) -> None:
+    """Slices of channels, and slices of slices, each read by a convolution and a sum."""
+    channels = data.draw(st.sampled_from([40, 128, 256, 300]))
+    nodes, constants, made, outputs = ["a = Conv(x, w)"], {"w": drawn(channels, 3, 1, 1, seed=1)}, {"a": channels}, []
+    for k in range(data.draw(st.integers(1, 3))):
+        source = data.draw(st.sampled_from(sorted(made)))
+        start = data.draw(st.sampled_from([n for n in (0, 0, 13, 32, 128, 256) if n < made[source]]))
+        count = data.draw(st.integers(1, made[source] - start))
+        made[f"s{k}"] = count
+        constants |= {
+            f"from{k}": np.array([start]),
+            f"to{k}": np.array([start + count]),
+            f"v{k}": drawn(2, count, 1, 1, seed=k) / np.float32(count),
+        }
+        nodes += [f"s{k} = Slice({source}, from{k}, to{k}, axis)", f"y{k} = Conv(s{k}, v{k})", f"z{k} = Relu(s{k})"]
+        outputs += [f"float[N, 2, {SIZE[0]}, {SIZE[1]}] y{k}", f"float[N, {count}, {SIZE[0]}, {SIZE[1]}] z{k}"]
+    text = f"(float[N, 3, {SIZE[0]}, {SIZE[1]}] x) => ({', '.join(outputs)}) {{ {' '.join(nodes)} }}"
+    compare(modelled(text, constants | {"axis": np.array([1])}), image(rows), dtype=dtype)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.kernels import compute_tiles
+from trnrt.kernels import compute_ops, compute_tiles
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.views import View
@@ -103,7 +103,10 @@ class ComputeStep(Step):
         return True
 
     def fills_window(self, first: int) -> bool:
-        # All partitions of all blocks are written, and the result may be an operand of the last instructions.
+        # Of several instructions the result may be an operand, whose partitions must be those of the others.
+        if len(self.shape) == 4 and self._needs_no_tiles():
+            return True
+        # All partitions of all blocks are written.
         return first % PARTITIONS == 0 and (self.shape[1] < PARTITIONS or self.shape[1] % PARTITIONS == 0)
 
     def _gate(self) -> tuple[int, ...]:
@@ -145,8 +148,17 @@ class ComputeStep(Step):
         args = (tuple(names), self.program.kernel_operations())
         return Call("elementwise", "compute", args, weights=from_hbm, biases=biases, held=tuple(biases))
 
+    def _needs_no_tiles(self) -> bool:
+        """True if one instruction of the vector engine reads all sources in SBUF and writes the result: images of one
+        block of channels."""
+        operators = self.program.kernel_operations()
+        whole = all(isinstance(s, Operand) and s.shape == self.shape for s in self.program.sources)
+        return whole and self.shape[1] <= PARTITIONS and len(operators) == 1 and operators[0][0] in compute_ops.VECTOR
+
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         layout = tensors.layout(self.output)
+        if layout is Layout.CHANNELS and self._needs_no_tiles():
+            return 0
         elements = compute_tiles.COLUMNS if layout is Layout.HBM else prod(tile_shape(layout, self.shape)[1:])
         taken = compute_tiles.compute_tile_bytes(len(self.program.sources), self.program.kernel_operations(), elements)
         return min(WORKING_BYTES, taken)

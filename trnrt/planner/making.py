@@ -279,6 +279,7 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
             dtype=step.dtype or whole.dtype,
             images=swept.images if (swept := sweep_at(placed.sweeps, k)) is not None else images,
             parts=_parts_in_place(step, placed),
+            part_of=_place_in_source(step, placed),
         )
         for k, (all_of_it, step, call, lines, loading) in enumerate(
             zip(whole.steps, part.steps, module.calls, module.lines, module.loading, strict=True)
@@ -295,6 +296,17 @@ def _parts_in_place(step: Step, placed: Placed) -> tuple[tuple[str, str], ...]:
         for value, first in step.joins().items()
         if placed.position(value) == (root, start + first)
     )
+
+
+def _place_in_source(step: Step, placed: Placed) -> str:
+    """The code that takes a step's result from its source; "" if the step makes it."""
+    first = step.first_taken_channel()
+    if first is None:
+        return ""
+    root, start = placed.position(step.sources[0].value)
+    if placed.position(step.output) != (root, start + first):
+        return ""
+    return Window(root, first).code("", placed.layout(step.output), step.shape[1])
 
 
 def _is_swept(step: int, placed: Placed) -> bool:

@@ -68,7 +68,8 @@ class StepReport:
     (loaded by the step itself, for the reason ``weights_reason``) or "none". ``options`` are the tuned arguments of the
     kernel, ``offered`` the alternatives to their defaults (see ``Step.tunable``). ``parts``: sources that are stored in
     the result, each with the code of its place there after the result's identifier; where all are, nothing is called,
-    and the kernel is "none".
+    and the kernel is "none". ``part_of``: the code that takes the result from its only source, if it is stored there;
+    then nothing is called either.
     """
 
     name: str
@@ -91,6 +92,7 @@ class StepReport:
     options: tuple[tuple[str, int | str], ...] = ()
     offered: tuple[tuple[str, tuple[int | str, ...]], ...] = ()
     parts: tuple[tuple[str, str], ...] = ()
+    part_of: str = ""
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,10 @@ class Step:
         the first of these; without those that no other step could write there."""
         return {}
 
+    def first_taken_channel(self) -> int | None:
+        """The channel of the only source from which on the result is a part of it, as it is; None if it isn't one."""
+        return None
+
     def fills_window(self, first: int) -> bool:
         """True if the kernel can write its result in SBUF to the channels from number ``first`` on of a larger tile,
         and leaves the others alone."""

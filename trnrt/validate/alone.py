@@ -61,8 +61,9 @@ class PlanReader:
         parts = dict(step.parts)
         arguments = {source.name: _argument(source, k, parts) for k, source in enumerate(fed)}
         dtype, result, shape = step.dtype, step.identifier, _part(step.shape, step)
-        body = [*brought, _allocation(result, Layout(step.layout), shape, dtype)]
+        body = [*brought] if step.part_of else [*brought, _allocation(result, Layout(step.layout), shape, dtype)]
         body += [line for source in fed for line in self._load(source, arguments[source.name], result, parts)]
+        body += [f"{result} = {fed[0].identifier}{step.part_of}"] if step.part_of else []
         body += call.splitlines()
         loading = {f"load_{s.layout}" for s in fed if s.layout != Layout.HBM.value}
         prefetching = ["from trnrt.kernels.prefetch import prefetch, reserve"] if brought else []

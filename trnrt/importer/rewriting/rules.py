@@ -17,6 +17,7 @@ from onnxscript.rewriter.rules import common as rules
 from trnrt.importer.naming import node_text, unique
 from trnrt.importer.rewriting.editing import Editor, maker
 from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
+from trnrt.importer.rewriting.halves import swap_halves
 from trnrt.importer.rewriting.older import fill_masks, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.scales import fold_scales
@@ -81,6 +82,7 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     cancel_transposes,
     order_weights,
     fold_scales,
+    swap_halves,
     split_variadic,
 )
 

@@ -59,7 +59,10 @@ class MoveStep(Step):
             found = channel_runs(part, self.shape)
             if not found or len(runs) + len(found) > MOST_RUNS:
                 return []
-            runs += found
+            for run in found:
+                last = runs.pop() if runs and _follows(run, runs[-1]) else None
+                joined = None if last is None else Run(run.source, last.first, 1, last.put, 1, last.count + run.count)
+                runs.append(joined or run)
         return runs
 
     def joins(self) -> dict[str, int]:
@@ -76,8 +79,22 @@ class MoveStep(Step):
                 found[self.sources[source].value] = first
         return found
 
+    def first_taken_channel(self) -> int | None:
+        runs = self.runs() if len(self.sources) == 1 else []
+        if len(runs) != 1 or runs[0].put != 0 or runs[0].count != self.shape[1]:
+            return None
+        return runs[0].first if runs[0].step == 1 or runs[0].count == 1 else None
+
     def fills_window(self, first: int) -> bool:
         return True
+
+    def _is_part(self, tensors: Tensors) -> bool:
+        """True if the result is a window of its source."""
+        first = self.first_taken_channel()
+        if first is None:
+            return False
+        root, start = tensors.position(self.sources[0].value)
+        return tensors.position(self.output) == (root, start + first)
 
     def _in_place(self, tensors: Tensors) -> set[int]:
         """The sources that other steps have written into the result."""
@@ -100,14 +117,14 @@ class MoveStep(Step):
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         if not self._in_sbuf(tensors):
             return WORKING_BYTES
-        if tensors.layout(self.output) is Layout.HBM:
+        if tensors.layout(self.output) is Layout.HBM or self._is_part(tensors):
             return 0
         runs = self._moved_runs(tensors)
         return channel_tile_bytes(len(runs), self.shape[1]) if runs else 0
 
     def call(self, tensors: Tensors) -> Call:
         there = self._in_place(tensors)
-        if self.sources and len(there) == len(self.sources):
+        if self._is_part(tensors) or (self.sources and len(there) == len(self.sources)):
             return NO_CALL
         names = tuple(SourceName(k) for k in range(len(self.sources)))
         if self._in_sbuf(tensors):
@@ -116,6 +133,13 @@ class MoveStep(Step):
         parts = tuple(astuple(_merge_dimensions(part)) for part in self.parts if part.source not in there)
         options = {} if self.fill is None else {"fill": self.fill}
         return Call("movement", "move", (names, parts), options)
+
+
+def _follows(run: Run, last: Run) -> bool:
+    """True if both are neighbouring channels of one source that stay neighbours."""
+    straight = all(one.count == 1 or one.step == one.put_step == 1 for one in (run, last))
+    moved = run.first - last.first, run.put - last.put
+    return straight and run.source == last.source and moved == (last.count, last.count)
 
 
 def _is_aligned(run: Run) -> bool:

@@ -109,7 +109,7 @@ def place(
         full = next((index for index, room in enumerate(rooms.own) if room < 0), None)
         alive = {} if full is None else _live_tensors(steps, placed, itemsize)[full]
         if full is None or not alive:
-            _explain_windows(placed)
+            _explain_windows(steps, placed)
             return placed
         early = _early_tensors(steps[full:], placed, alive)
         if early:  # before it is complete, a tensor takes more room than the parts of it that are there
@@ -145,10 +145,14 @@ def _early_tensors(steps: list[Step], placed: Placed, alive: Mapping[str, int]) 
     return {step.output for step in steps[1:] if step.output in roots and step.output in alive}
 
 
-def _explain_windows(placed: Placed) -> None:
+def _explain_windows(steps: list[Step], placed: Placed) -> None:
     """Say where each window is."""
+    taken = {step.output: step.sources[0].value for step in steps if step.first_taken_channel() is not None}
     for value, window in placed.windows.items():
-        placed.reasons[value] = f"written into {window.root!r} from channel {window.first} on: nothing to copy later"
+        reason = f"written into {window.root!r} from channel {window.first} on: nothing to copy later"
+        if value in taken and placed.position(taken[value])[0] == window.root:
+            reason = f"the channels of {window.root!r} from {window.first} on: read where they are"
+        placed.reasons[value] = reason
 
 
 def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:

@@ -1,9 +1,10 @@
-"""Windows: tensors that are stored in a part of a larger one, so that a Concat has nothing to copy.
+"""Windows: tensors that are stored in a part of a larger one, so that a Concat or a Split has nothing to copy.
 
 A Concat of channels whose inputs are written where it wants them needs no time. A value becomes a window of the
 Concat's result if both have one layout, the value's producer can write there, and no other reader minds. A Concat of
 windows of one tensor, in their order, is a window itself: the Concats of a dense block, each with one input more, are
-all parts of the last one.
+all parts of the last one. Channels that a step takes from the beginning of a block are a window of its source: all
+kernels read a tile from partition 0 on.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def find_windows(
     for step in reversed(steps):
         if step.joins() and (step.output not in apart or stored.layout(step.output) is Layout.HBM):
             search.add_parts(step)
-    return search.settle()
+    return search.add_taken(steps, search.settle())
 
 
 class _Search:
@@ -135,6 +136,31 @@ class _Search:
             if window.first % PARTITIONS and not all(self._is_joined(value, r) for r in self._readers.get(value, []))
         }
         return {value: window for value, window in self._found.items() if value not in gone}
+
+    def add_taken(self, steps: Sequence[Step], windows: Mapping[str, Window]) -> dict[str, Window]:
+        """The windows, and those that are parts of the tensors they are taken from. Such a tensor may be a window
+        itself, and have such parts."""
+        found = dict(windows)
+        for step in steps:
+            first = step.first_taken_channel()
+            if first is None or step.output in found or step.output in self._outputs:
+                continue
+            source = step.sources[0].value
+            base = found.get(source, Window(source, 0))
+            window = Window(base.root, base.first + first)
+            if window.first % PARTITIONS == 0 and self._shares_tile(step.output, source, base.root):
+                found[step.output] = window
+        return found
+
+    def _shares_tile(self, value: str, source: str, root: str) -> bool:
+        """True if a value that is taken from ``source`` can stay where that is, in the tile ``root``."""
+        layouts = {self._stored.layout(one) for one in (value, source, root)}
+        sweeps = {str(self._stored.within.get(one)) for one in (value, source, root)}
+        maker = self._makers.get(source)
+        if maker is None or layouts != {Layout.CHANNELS} or len(sweeps) > 1:
+            return False
+        alike = {step.dtype for step in (maker, self._makers[value], self._makers[root])}
+        return len(alike) == 1 and value not in {window.root for window in self._found.values()}
 
     def _is_joined(self, value: str, reader: Step) -> bool:
         """True if a reader's result has the value in place."""
