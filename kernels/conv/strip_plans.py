@@ -81,7 +81,7 @@ class Strips(nl.NKIObject):
         alike = self.shape.stride[1] % self.columns == 0 and self.src.shape[3] % self.columns == 0
         return alike and self.columns > 1 and self.shape.dilation[1] == 1
 
-    def skipped(self) -> int:
+    def zero_columns(self) -> int:
         """Kernel columns of the first product ahead of the kernel's own, whose weights are zero."""
         return -self.shape.pads[1] % self.columns if self.is_aligned() else 0
 
@@ -106,7 +106,7 @@ class Strips(nl.NKIObject):
 
     def products(self) -> int:
         """The number of products that sum up a result."""
-        return ceil_div(self.shape.kernel[1] + self.skipped(), self.columns)
+        return ceil_div(self.shape.kernel[1] + self.zero_columns(), self.columns)
 
     def partitions(self) -> int:
         """The number of partitions that a product sums over."""
@@ -125,7 +125,7 @@ class Strips(nl.NKIObject):
         if self.columns > 1 and not self.is_aligned():
             return 0
         tap = leading(self.src.shape[3], self.shape, 1)
-        return (tap + self.skipped()) // self.columns if tap >= 0 else -1
+        return (tap + self.zero_columns()) // self.columns if tap >= 0 else -1
 
 
 def strips_of(

@@ -129,8 +129,8 @@ def _load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, plan: Strips) -> None:
     for strip in range(plan.count):
         first = strip * lanes * apart
         for j in range(columns):
-            v = (j - plan.skipped()) % columns
-            number = (v + plan.skipped()) // columns
+            v = (j - plan.zero_columns()) % columns
+            number = (v + plan.zero_columns()) // columns
             count = ceil_div(kernel[1] - v, columns)
             taps = [[kernel[1] * tap, kernel[0]], [channel, channels], [columns * tap, count], [output, outputs]]
             places = w_sb[first + j : first + j + (lanes - 1) * apart + 1 : apart]
@@ -300,7 +300,7 @@ def _sum_taps(sum_psum: nl.NkiTensor, seen_sb: nl.NkiTensor, w_sb: nl.NkiTensor,
     lead = plan.leading_product()
     for number in range(products):
         product = (number + lead) % products
-        x = product * columns * plan.shape.dilation[1] - plan.shape.pads[1] - plan.skipped()
+        x = product * columns * plan.shape.dilation[1] - plan.shape.pads[1] - plan.zero_columns()
         c0 = max(0, ceil_div(-x, stride[1]))
         c1 = min(sum_psum.shape[3], ceil_div(width - x, stride[1]))
         if c0 < c1:
