@@ -82,6 +82,7 @@ PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]
 TABLE = {
     "16 channels in fours": depthwise_case(16, (9, 7), rows=(1, 4), act="relu6"),
     "32 channels in fours": depthwise_case(32, (12, 5), rows=(1, 4), act="sigmoid"),
+    "32 channels in fours, both engines": depthwise_case(32, (13, 5), rows=(1, 4), act="relu6"),
     "64 channels in pairs": depthwise_case(64, (7, 9), 3, rows=(1, 2)),
     "a full block in pairs, and 16 in fours": depthwise_case(144, (10, 6), rows=(2, 4), act="relu"),
     "a full block apart, and 64 in pairs": depthwise_case(192, (6, 6), 2, rows=(1, 2)),
