@@ -282,3 +282,15 @@ def test_any_budget_is_kept_or_refused(budget: int, batch: int) -> None:
     assert all(plan.size.compiled <= budget for plan in partition.plans)
     made = [step.name for plan in partition.plans for step in plan.steps]
     assert len(made) == len(set(made)) == 6
+
+
+@pytest.mark.parametrize("budget", [75, 140, 240])
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+def test_more_effort_plans_no_slower_kernels(target: str, budget: int) -> None:
+    """The search judges one kernel; within the budget, its choices may be the slower ones."""
+    model = tall().SerializeToString()
+    less, more = (
+        trnrt.InferenceSession(model, target=target, cache=False, max_instructions=budget, effort=effort).latency(4)
+        for effort in (0, 1)
+    )
+    assert more.us <= less.us and more.least_us + more.most_us <= less.least_us + less.most_us

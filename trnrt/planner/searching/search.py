@@ -44,11 +44,13 @@ _SHARES = (0.95, 0.75, 0.5)
 
 @dataclass(frozen=True)
 class Searched:
-    """The result: the choices with their module, and everything that was timed."""
+    """The result: the choices with their module, and everything that was timed. ``estimated``: the result without
+    effort, if that is another."""
 
     choices: Choices
     fitted: Fitted
     weighed: tuple[Tried, ...] = ()
+    estimated: Searched | None = None
 
 
 @dataclass(frozen=True)
@@ -95,22 +97,35 @@ def search(source: Source, choices: Choices, effort: int) -> Searched:
     # Found and requested options must give the same plan: the batch is divided without either.
     plain = replace(choices, options=frozenset(), own_weights=frozenset(), share=None)
     divided = None if _is_divided(choices, source.batch) else divide_batch(trials, plain, tried)
+    begun = estimated = _fit_division(trials, choices, divided, tried)
+    if not effort:
+        return estimated
     trials.refill()
-    if effort and divided is not None and (source.batch or 1) <= passes.AT_ONCE:
-        divided = try_passes(trials, divided, tried)
+    if divided is not None and (source.batch or 1) <= passes.AT_ONCE:
+        whole, divided = divided, try_passes(trials, divided, tried)
+        begun = estimated if divided is whole else _fit_division(trials, choices, divided, tried)
+    found = replace(begun, weighed=tuple(tried))
+    if _can_gain(trials.material(begun.choices), begun.fitted):
+        first = divided
+        if first is None or first.choices != begun.choices:
+            first = trials.time_fitted(begun.choices, begun.fitted)
+        gained = _Search(trials, first, tried).run()
+        found = gained if _holds_in_passes(trials, gained.choices, begun.choices) else found
+    return found if found.choices == estimated.choices else replace(found, estimated=estimated)
+
+
+def _fit_division(trials: Trials, choices: Choices, divided: Timed | None, tried: list[Tried]) -> Searched:
+    """The choices with the division that was found, and their module."""
     if divided is not None:
         choices = replace(choices, rows=divided.choices.rows, sweeps=divided.choices.sweeps)
-    first = divided if divided is not None and divided.choices == choices else None
-    fitted = first.fitted if first is not None else trials.fit(choices)
+        if divided.choices == choices:
+            return Searched(choices, divided.fitted, tuple(tried))
+    fitted = trials.fit(choices)
     if fitted is None:
         choices = replace(choices, sweeps=frozenset())
         fitted = trials.fit(choices)
     assert fitted is not None, "without a sweep tensors go to HBM until the rest finds room"
-    plain_result = Searched(choices, fitted, tuple(tried))
-    if effort and _can_gain(trials.material(choices), fitted):
-        found = _Search(trials, first or trials.time_fitted(choices, fitted), tried).run()
-        return found if _holds_in_passes(trials, found.choices, choices) else plain_result
-    return plain_result
+    return Searched(choices, fitted, tuple(tried))
 
 
 def _holds_in_passes(trials: Trials, found: Choices, before: Choices) -> bool:

@@ -14,9 +14,10 @@ from trnrt.errors import KernelSizeError
 from trnrt.importer import GraphView, ImportedModel
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import get_target
+from trnrt.nki.machine.timing import Range, add_ranges, predict_benchmark
 from trnrt.nki.profiling import in_order_us
 from trnrt.planner.choices import Choices
-from trnrt.planner.cores.sharing import share_work
+from trnrt.planner.cores.sharing import is_faster, share_work
 from trnrt.planner.making import Making, Planning
 from trnrt.planner.naming import printable
 from trnrt.planner.options import PlanOptions
@@ -27,6 +28,7 @@ from trnrt.planner.plan import DeviceTensor, KernelSize, NodeReport, Plan, PlanO
 from trnrt.planner.rendering.module import Material
 from trnrt.planner.searching.fitting import Fitted, loop_part, trace_module
 from trnrt.planner.searching.search import Searched, search
+from trnrt.planner.searching.trial import trace_cores_of
 from trnrt.planner.sizing.counting import count_steps, measure_size
 from trnrt.planner.sizing.dividing import Traffic, crossing_tensors, divide, made_tensor, tensor_bytes
 from trnrt.text import count_text, quote
@@ -65,6 +67,31 @@ def plan_kernels(
     """
     planning = Planning(model, view, options, batch, fewer)
     searched = planning.search()
+    if searched.estimated is None:
+        return _meet_budget(planning, searched)
+    try:
+        found = _meet_budget(planning, searched)
+    except KernelSizeError:
+        return _meet_budget(planning, searched.estimated)
+    if _is_whole(found):
+        return found
+    # The search has judged the model as one kernel, which may not be how it is cut or looped.
+    estimated = _meet_budget(planning, searched.estimated)
+    return found if is_faster(_predict_kernels(found), _predict_kernels(estimated)) else estimated
+
+
+def _is_whole(kernels: Sequence[PlannedKernel]) -> bool:
+    """True if they are one kernel without a loop of the device."""
+    return len(kernels) == 1 and kernels[0].plan.size.trips == 1
+
+
+def _predict_kernels(kernels: Sequence[PlannedKernel]) -> Range:
+    return add_ranges(predict_benchmark(trace_cores_of(kernel.plan)) for kernel in kernels)
+
+
+def _meet_budget(planning: Planning, searched: Searched) -> list[PlannedKernel]:
+    """The kernels with the choices of a search."""
+    model, options = planning.model, planning.options
     alone, budget = planning.whole_plan(searched), options.budget
     plan = share_work(planning, alone)
     if not budget or plan.size.compiled <= budget:
