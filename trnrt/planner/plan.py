@@ -68,7 +68,8 @@ class StepReport:
     (loaded by the step itself, for the reason ``weights_reason``) or "none". ``options`` are the tuned arguments of the
     kernel, ``offered`` the alternatives to their defaults (see ``Step.tunable``). ``parts``: sources that are stored in
     the result, each with the code of its place there after the result's identifier; where all are, nothing is called,
-    and the kernel is "none".
+    and the kernel is "none". ``complete``: the call that would give each core all of a result of which it makes and
+    keeps a share.
     """
 
     name: str
@@ -91,6 +92,7 @@ class StepReport:
     options: tuple[tuple[str, int | str], ...] = ()
     offered: tuple[tuple[str, tuple[int | str, ...]], ...] = ()
     parts: tuple[tuple[str, str], ...] = ()
+    complete: str = ""
 
 
 @dataclass(frozen=True)
