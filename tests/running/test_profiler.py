@@ -40,7 +40,7 @@ def test_a_plan_is_profiled_by_its_steps_and_nothing_is_bound(monkeypatch: pytes
 
 def test_a_loop_over_the_batch_has_a_row_and_barriers_are_no_instructions() -> None:
     session = InferenceSession(CNN, target="trn2", max_instructions=40, effort=1)
-    (plan,) = session.partition(64).plans
+    (plan,) = session.partition(128).plans
     profile = profile_plan(plan)
     assert plan.size.trips > 1
     assert profile.steps[-1].name == "(loop over the batch, and weights)" and profile.steps[-1].bound == "loop barrier"
