@@ -19,7 +19,7 @@ from trnrt.planner.making import Planning
 from trnrt.planner.options import PlanOptions
 from trnrt.planner.placing.passes import fewer_rows, most_fewer
 from trnrt.planner.placing.sweeps import Sweep
-from trnrt.planner.rendering.module import Material
+from trnrt.planner.rendering.draft import Material
 from trnrt.planner.rendering.stepwise import split_functions
 from trnrt.planner.saving.partitions import decode, encode
 from trnrt.planner.searching.trials import Timed

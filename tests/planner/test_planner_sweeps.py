@@ -15,7 +15,7 @@ from trnrt.nki import Spec
 from trnrt.planner import Plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.placing.sweeps import Sweep, sweep_bounds, sweep_sizes
-from trnrt.planner.rendering.module import Material
+from trnrt.planner.rendering.draft import Material
 from trnrt.planner.rendering.stepwise import split_functions
 from trnrt.planner.saving.partitions import decode, encode
 from trnrt.planner.searching import fitting, trials

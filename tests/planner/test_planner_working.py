@@ -12,7 +12,7 @@ from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.planner.placing.placement import working_bytes
 from trnrt.planner.placing.sweeps import reduce_steps
-from trnrt.planner.rendering.module import Material
+from trnrt.planner.rendering.draft import Material
 from trnrt.planner.searching.fitting import Fitted, fit, trace
 
 FOLDER = Path(__file__).parents[2] / "data" / "architectures"

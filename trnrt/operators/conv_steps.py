@@ -156,6 +156,22 @@ class ConvStep(ImagesStep):
         sources = [source.part(images) for source in self.sources]
         return replace(self, shape=(images, *self.shape[1:]), sources=sources, added=added)
 
+    def share(self, number: int, count: int) -> ConvStep | None:
+        if len(self.shape) != 4 or self.groups > 1 or self.shape[1] % (count * weights.PARTITIONS):
+            return None
+        if isinstance(self.weight, Operand) or isinstance(self.bias, Operand) or self.added == self.sources[0]:
+            return None
+        channels, blocks = self.shape[1] // count, blocks_of(self.shape[1]) // count
+        added = None if self.added is None else self.added.take_channels(channels)
+        return replace(
+            self,
+            shape=(self.shape[0], channels, *self.shape[2:]),
+            sources=[added if added is not None and source == self.added else source for source in self.sources],
+            added=added,
+            weight=self.weight[..., number * channels : (number + 1) * channels],
+            bias=self.bias[:, number * blocks : (number + 1) * blocks],
+        )
+
     def reorder(self, order: list[int]) -> bool:
         """Make output ``order[k]`` number k, if the weights are constants of one group; return whether they are."""
         if self.groups > 1 or self.added or isinstance(self.weight, Operand) or isinstance(self.bias, Operand):

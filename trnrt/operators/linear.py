@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 
@@ -44,6 +44,7 @@ class LinearStep(Step):
     bias: Array
     act: str
     prepared: dict[tuple[str, int], Array] = field(default_factory=dict)
+    outputs: range | None = None  # those of the whole layer that a share of it makes
 
     def _image(self, tensors: Tensors) -> tuple[int, int]:
         """(channels, positions) of a flattened image, (F, 1) of plain features."""
@@ -92,9 +93,18 @@ class LinearStep(Step):
         )
 
     def _prepare_weight(self, positions: int) -> Array:
-        if (self.name, positions) not in self.prepared:
-            self.prepared[self.name, positions] = weights.linear_weight(self.weight, positions)
-        return self.prepared[self.name, positions]
+        known = f"{self.name} {self.outputs}" if self.outputs else self.name, positions
+        if known not in self.prepared:
+            self.prepared[known] = weights.linear_weight(self.weight, positions)
+        return self.prepared[known]
+
+    def share(self, number: int, count: int) -> LinearStep | None:
+        outputs = self.shape[1] // count
+        if self.shape[1] % count:
+            return None
+        own = range(number * outputs, (number + 1) * outputs)
+        weight, bias = self.weight[:, own.start : own.stop], self.bias[own.start : own.stop]
+        return replace(self, shape=(self.shape[0], outputs), weight=weight, bias=bias, outputs=own)
 
     def tunable(self) -> dict[str, tuple[int | str, ...]]:
         """The size of loads, if the weights need several."""

@@ -54,6 +54,13 @@ class PoolStep(Step):
             return None
         return replace(self, shape=(images, *self.shape[1:]), sources=[self.sources[0].part(images)])
 
+    def share(self, number: int, count: int) -> PoolStep | None:
+        if len(self.shape) != 4 or len(self.sources[0].shape) != 4 or self.shape[1] % count:
+            return None
+        channels = self.shape[1] // count
+        sources = [self.sources[0].take_channels(channels)]
+        return replace(self, shape=(self.shape[0], channels, *self.shape[2:]), sources=sources)
+
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         return (*self.shape[:2], *(_pixels(self.shape) if position is None else self._image))
 

@@ -24,7 +24,8 @@ from trnrt.planner.placing.placement import Placed
 from trnrt.planner.placing.sweeps import sweep_at
 from trnrt.planner.placing.windows import Window
 from trnrt.planner.plan import Array, DeviceTensor, KernelSize, NodeReport, Plan, PlanOutput, StepReport, StoredTensor
-from trnrt.planner.rendering.module import KernelModule, Material
+from trnrt.planner.rendering.draft import Material
+from trnrt.planner.rendering.module import KernelModule
 from trnrt.planner.searching.fitting import Fitted, repeat_part, trace_module
 from trnrt.planner.searching.search import Searched, search
 from trnrt.planner.sizing.counting import measure_size
@@ -264,7 +265,7 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
             shape=all_of_it.shape,
             place=placed.layout(step.output).place,
             layout=placed.layout(step.output).value,
-            reason=placed.reasons[step.output],
+            reason="; ".join(filter(None, (placed.reasons[step.output], module.shares[step.output]))),
             lines=lines,
             sources=tuple(
                 _stored_tensor(source.value, whole, fitted, swept=_is_swept(k, placed)) for source in step.sources
@@ -280,6 +281,7 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
             images=swept.images if (swept := sweep_at(placed.sweeps, k)) is not None else images,
             parts=_parts_in_place(step, placed),
             part_of=_place_in_source(step, placed),
+            complete=module.completing.get(step.output, ""),
         )
         for k, (all_of_it, step, call, lines, loading) in enumerate(
             zip(whole.steps, part.steps, module.calls, module.lines, module.loading, strict=True)

@@ -69,7 +69,8 @@ class StepReport:
     kernel, ``offered`` the alternatives to their defaults (see ``Step.tunable``). ``parts``: sources that are stored in
     the result, each with the code of its place there after the result's identifier; where all are, nothing is called,
     and the kernel is "none". ``part_of``: the code that takes the result from its only source, if it is stored there;
-    then nothing is called either.
+    then nothing is called either. ``complete``: the call that would give each core all of a result of which it makes
+    and keeps a share.
     """
 
     name: str
@@ -93,6 +94,7 @@ class StepReport:
     offered: tuple[tuple[str, tuple[int | str, ...]], ...] = ()
     parts: tuple[tuple[str, str], ...] = ()
     part_of: str = ""
+    complete: str = ""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,10 @@ class Operand:
         """The first ``images`` of it."""
         return Operand(self.value, (images, *self.shape[1:]))
 
+    def take_channels(self, channels: int) -> Operand:
+        """``channels`` of its images."""
+        return Operand(self.value, (self.shape[0], channels, *self.shape[2:]))
+
 
 @dataclass(frozen=True)
 class Call:
@@ -144,6 +148,12 @@ class Step:
 
     def part(self, images: int) -> Step | None:
         """The same step for ``images`` of the batch; None if one image depends on another."""
+        return None
+
+    def share(self, number: int, count: int) -> Step | None:
+        """The same step for share ``number`` of ``count`` equal ones of its outputs (channels or features), in whole
+        blocks; None if it can't be divided so. It reads the same share of those sources whose shape is less than the
+        step's, and all of the others."""
         return None
 
     def tunable(self) -> dict[str, tuple[int | str, ...]]:

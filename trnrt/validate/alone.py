@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trnrt.backends import Backend, LoadedKernel
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.placing.placement import tile_shape
+from trnrt.planner.placing.shares import CORE
 from trnrt.planner.plan import DeviceTensor, Layout, Plan, StepReport, StoredTensor
 
 Array = NDArray[Any]
@@ -61,10 +62,11 @@ class PlanReader:
         parts = dict(step.parts)
         arguments = {source.name: _argument(source, k, parts) for k, source in enumerate(fed)}
         dtype, result, shape = step.dtype, step.identifier, _part(step.shape, step)
-        body = [*brought] if step.part_of else [*brought, _allocation(result, Layout(step.layout), shape, dtype)]
+        body = [f"{CORE} = nl.program_id(0)"] if CORE in names else []
+        body += [*brought] if step.part_of else [*brought, _allocation(result, Layout(step.layout), shape, dtype)]
         body += [line for source in fed for line in self._load(source, arguments[source.name], result, parts)]
         body += [f"{result} = {fed[0].identifier}{step.part_of}"] if step.part_of else []
-        body += call.splitlines()
+        body += [*call.splitlines(), *([step.complete] if step.complete else [])]
         loading = {f"load_{s.layout}" for s in fed if s.layout != Layout.HBM.value}
         prefetching = ["from trnrt.kernels.prefetch import prefetch, reserve"] if brought else []
         if step.layout != Layout.HBM.value:
@@ -105,13 +107,15 @@ class PlanReader:
     def _module(
         self, step: StepReport, loading: set[str], more: list[str], arguments: list[str], body: list[str]
     ) -> str:
-        homes = [node.module for node in self._imports if step.kernel in {alias.name for alias in node.names}]
+        called = {line.partition("(")[0] for line in body}
+        homes = {alias.name: node.module for node in self._imports for alias in node.names}
+        homes |= {"exchange": "trnrt.kernels.exchange"} if step.complete else {}
         layouts = [f"from trnrt.kernels.layouts import {name} as _{name}" for name in sorted(loading)]
         return "\n".join(
             [
                 '"""One step of a plan, alone."""',
                 "",
-                *(f"from {home} import {step.kernel}" for home in homes),
+                *(f"from {home} import {kernel}" for kernel, home in homes.items() if kernel in called),
                 *layouts,
                 *more,
                 f"from trnrt.nki import {'nisa, ' * bool(step.parts)}nki, nl",

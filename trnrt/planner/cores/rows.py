@@ -8,24 +8,13 @@ the bandwidth of the HBM stack that they share (``hbm_stack_gbps`` of the target
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from trnrt.planner.choices import Choices
-from trnrt.planner.options import PlanOptions
+from trnrt.planner.cores.planning import Divided, Planning
 from trnrt.planner.plan import Plan
-from trnrt.planner.rendering.module import Material
-from trnrt.planner.searching.search import Searched, search
+from trnrt.planner.rendering.draft import Material
+from trnrt.planner.searching.search import search
 from trnrt.planner.searching.trials import Source
-
-
-class Planning(Source, Protocol):
-    """A graph on its way to a plan: ``planner.making.Planning``."""
-
-    options: PlanOptions
-
-    def whole_plan(self, searched: Searched, cores: int = 1) -> Plan:
-        """The plan around a module for the rows of each core."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -44,16 +33,8 @@ class OneCore:
         return self.whole.part_material(choices, rows)
 
 
-@dataclass(frozen=True)
-class RowsDivided:
-    """A plan whose batch is divided over its cores, and ``what`` each takes, in words."""
-
-    plan: Plan
-    what: str
-
-
-def divide_rows(planning: Planning, cores: int) -> RowsDivided | str:
-    """The plan with as many rows on each core; the reason if there is none."""
+def divide_rows(planning: Planning, alone: Plan, cores: int) -> Divided | str:
+    """The plan with as many rows on each core; the reason if there is none. ``alone``, that of one core, isn't read."""
     batch, options = planning.batch, planning.options
     if batch is None:
         return "the model has no batch to divide"
@@ -63,4 +44,4 @@ def divide_rows(planning: Planning, cores: int) -> RowsDivided | str:
     if planning.part_material(options.choices, rows) is None:
         return "the rows of the batch depend on each other, or their number is fixed"
     searched = search(OneCore(planning, rows), options.choices, options.effort)
-    return RowsDivided(planning.whole_plan(searched, cores), f"{rows} of {batch} rows each")
+    return Divided(planning.whole_plan(searched, cores), f"{rows} of {batch} rows each")

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Any
 
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import get_target
-from trnrt.planner.choices import ASKED, Choices
+from trnrt.planner.choices import ASKED
 from trnrt.planner.naming import Names, printable
 from trnrt.planner.placing.placement import Placed, tile_shape
 from trnrt.planner.placing.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Transfer, plan_prefetch, rows_of
-from trnrt.planner.placing.sweeps import Sweep, reduce_steps, sweep_at
+from trnrt.planner.placing.shares import CORE, share_code
+from trnrt.planner.placing.sweeps import Sweep, sweep_at
 from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
-from trnrt.planner.steps import Call, Operand, SourceName, Step, WeightName
+from trnrt.planner.rendering.draft import Draft, Repeat
+from trnrt.planner.steps import Call, SourceName, Step, WeightName
 
 # Names that the module itself uses.
-_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "first", "row", "range", "run_rows", "start"}
-_OWN_NAMES |= {"prefetch", "reserve", "warm_up"}
+_OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "first", "row", "range", "run_rows", "start", CORE}
+_OWN_NAMES |= {"prefetch", "reserve", "warm_up", "exchange"}
 # The most dimensions of an access pattern (``.ap``): NKI 0.6, nki/api, nki.language.NkiTensor.ap.
 _MOST_DIMENSIONS = 5
 # Modules that start with products, and the number of transposes of zeros that bridge the wait for small loads: more
@@ -37,7 +39,8 @@ class KernelModule:
 
     ``lines`` are the first and last line of each step's call, ``identifiers`` the names of stored tensors; ``loosely``:
     its tiles are sure to fit; ``parts``: the weights that share an argument, by name; ``loading``: who loads the
-    weights of each step, and why; ``views``: the names of the parts of tensors in a sweep's current round.
+    weights of each step, and why; ``views``: the names of the parts of tensors in a sweep's current round; ``shares``:
+    how cores divide the step of each value, "" if they don't; ``completing``: see ``StepReport.complete``.
     """
 
     source: str
@@ -51,6 +54,8 @@ class KernelModule:
     parts: dict[str, WeightPart]
     loading: list[tuple[str, str]]
     views: dict[str, str]
+    shares: dict[str, str]
+    completing: dict[str, str]
 
     def cast_weights(self, dtype: str) -> dict[str, Array]:
         """Weights in the session's dtype, rounded once here; biases in float32."""
@@ -62,6 +67,7 @@ class KernelModule:
 class _Writer:
     """Writes the function's body. The first body line is line ``first_line`` of the file."""
 
+    draft: Draft
     placed: Placed
     dtype: str
     names: Names
@@ -80,8 +86,14 @@ class _Writer:
     parts: dict[str, WeightPart] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)  # tensors whose images a sweep takes in rounds
     rows: dict[str, str] = field(default_factory=dict)  # tensors whose rows a pass takes
+    completing: dict[str, str] = field(default_factory=dict)  # values of which each core keeps a share
     outer: str = ""  # the indent outside of sweeps
     indent: str = ""
+
+    def find_core(self, cores: int) -> None:
+        """Name the number of the core that runs the module, if each makes shares of its own."""
+        if self.draft.shares.steps:
+            self.body += ["", *_check_cores(cores), f"{CORE} = nl.program_id(0)"]
 
     def begin_passes(self, inputs: list[DeviceTensor], repeat: Repeat) -> None:
         """Open the loop over passes; each takes its part of the tensors that cross the boundary."""
@@ -139,18 +151,22 @@ class _Writer:
                 self._transfer(transfer, calls, "weights", f"{k}")
             elif transfer.reserved == number:
                 tile, source = (self.names.identifier("weights", f"{k}{end}") for end in ("_sb", ""))
-                self.body.append(f"{self.outer}{tile} = reserve({source})")
+                self.body.append(f"{self.outer}{tile} = reserve({source}{self._core_index(transfer)})")
 
     def _transfer(self, transfer: Transfer, calls: list[Call], what: str, part: str) -> None:
         name, tile = self.names.identifier(what, part), self.names.identifier(what, f"{part}_sb")
-        self.weights[name] = transfer.join_arrays(calls)
+        self.weights[name] = self.draft.join_arrays(transfer)
         if is_bias := transfer is self.prefetched.biases:
             self.biases.add(name)
         self.tiles[id(transfer)], self.arguments[id(transfer)] = tile, name
         piece = PIECE_BYTES // (4 if is_bias else self.itemsize)
         self.body += [""] * (not self.body or self.body[-1].partition(" = prefetch(")[1] == "")
         place = f", {tile}" if transfer.reserved < transfer.before else ""
-        self.body.append(f"{self.outer}{tile} = prefetch({name}, {piece}{place})")
+        self.body.append(f"{self.outer}{tile} = prefetch({name}{self._core_index(transfer)}, {piece}{place})")
+
+    def _core_index(self, transfer: Transfer) -> str:
+        """The index of a core's own part of a transfer's weights, if each core has one."""
+        return f"[{CORE}]" if self.draft.differs(transfer) else ""
 
     def sweep(self, steps: list[Step], number: int) -> None:
         """End the loop of a sweep after its last step, and begin one before its first."""
@@ -196,7 +212,21 @@ class _Writer:
             self.body.append(f"{self.indent}# Nothing to do: the steps before have written all of it.")
         else:
             self.body += [self.indent + line for line in self._call(number, step, call)]
+            self.body += self._exchange(number, step.output)
         self.spans.append((first, len(self.body) - 1))
+
+    def _exchange(self, number: int, value: str) -> list[str]:
+        """The line in which the cores exchange their shares of a value, if a later step needs it; else it is noted."""
+        shares, layout = self.draft.shares, self.placed.layout(value)
+        if number not in shares.steps or layout is Layout.HBM:
+            return []
+        name, outputs = self._name(value), shares.steps[number][0].shape[1]
+        other, own = (share_code(name, layout, outputs, core) for core in (f"(1 - {CORE})", CORE))
+        line = f"exchange({other}, {own})"
+        if value in shares.exchanged:
+            return [self.indent + line]
+        self.completing[value] = line
+        return []
 
     def _allocations(self, value: str) -> list[str]:
         """The lines that make a tensor: after its first window, none; for a window, those of the whole come first."""
@@ -222,10 +252,9 @@ class _Writer:
         return f"{self.indent}{name} = nl.ndarray({shape}, dtype={dtype}, buffer=nl.{memory})"
 
     def _call(self, number: int, step: Step, call: Call) -> list[str]:
-        names = {key: self._weight(number, step, key, array) for key, array in call.weights.items()}
-        for key, array in call.biases.items():
-            names[key] = self._weight(number, step, key, array, bias=True)
-        sources = [self._source(step, position, source) for position, source in enumerate(step.sources)]
+        names = {key: self._weight(number, step, key) for key in call.weights}
+        names |= {key: self._weight(number, step, key, bias=True) for key in call.biases}
+        sources = [self._source(number, step, position) for position in range(len(step.sources))]
 
         def argument(value: Any) -> str:
             if isinstance(value, WeightName):
@@ -234,7 +263,7 @@ class _Writer:
                 return sources[value.position]
             return _tuple([argument(v) for v in value]) if isinstance(value, tuple) else _literal(value)
 
-        args = [self._destination(step), *([] if _names_sources(call.args) else sources)]
+        args = [self._destination(number, step), *([] if _names_sources(call.args) else sources)]
         args += [argument(value) for value in call.args]
         args += [f"{option}={argument(value)}" for option, value in call.options.items()]
         return self._wrap_call(call.kernel, args)
@@ -246,21 +275,24 @@ class _Writer:
             return [line]
         return [f"{function}(", *(f"    {arg}," for arg in args), ")"]
 
-    def _weight(self, number: int, step: Step, key: str, array: Array, *, bias: bool = False) -> str:
+    def _weight(self, number: int, step: Step, key: str, *, bias: bool = False) -> str:
         """A weight's name in a call: an argument of the module, or its part of a prefetched tile."""
         found = self.prefetched.part(number, key, bias=bias)
         name = self.names.identifier(step.name, key)
         if found is not None:
             self.parts[name] = WeightPart(self.arguments[id(found[0])], found[1].first, found[1].shape)
             return _part_of(self.tiles[id(found[0])], *found)
-        self.weights[name] = array
+        self.weights[name] = self.draft.weight(number, key, bias=bias)
         if bias:
             self.biases.add(name)
-        return name
+        return f"{name}[{CORE}]" if number in self.draft.shares.steps else name
 
-    def _destination(self, step: Step) -> str:
-        name = self._name(step.output)
-        if self.placed.layout(step.output) is not Layout.HBM:
+    def _destination(self, number: int, step: Step) -> str:
+        name, layout = self._name(step.output), self.placed.layout(step.output)
+        if number in self.draft.shares.steps:
+            step = self.draft.shares.steps[number][0]
+            return share_code(name, layout, step.shape[1])
+        if layout is not Layout.HBM:
             return name
         return _reshape_code(name, step.shape, step.hbm_view(None))
 
@@ -279,9 +311,13 @@ class _Writer:
         """True if the sweep being written reads or writes a part of the value."""
         return self._in_sweep and value in self.views
 
-    def _source(self, step: Step, position: int, source: Operand) -> str:
+    def _source(self, number: int, step: Step, position: int) -> str:
+        source = step.sources[position]
         name, shape = self._name(source.value), self.placed.held_shape(source.value)
         layout = self.placed.layout(source.value)
+        if self.draft.shares.reads_own(number, position, step):
+            shape = self.draft.shares.steps[number][0].sources[position].shape
+            return step.on_chip_view(share_code(name, layout, shape[1]), layout, shape)
         if self._in_part(source.value):
             shape = source.shape
         if layout is Layout.HBM:
@@ -329,78 +365,23 @@ def _first_lines(repeat: Repeat, rows: int) -> list[str]:
         return ["def run_rows(row):"]
     if repeat.cores == 1:
         return [f"for row in range(0, {repeat.times * rows}, {rows}):"]
-    check = f'assert nl.num_programs(0) == {repeat.cores}, "launch it on {repeat.cores} cores: kernel[{repeat.cores}]"'
-    own = f"nl.program_id(0) * {repeat.times * rows}"
+    own, checks = f"nl.program_id(0) * {repeat.times * rows}", _check_cores(repeat.cores)
     if repeat.times == 1:
-        return [check, f"row = {own}"]
-    return [check, f"start = {own}", f"for row in range(start, start + {repeat.times * rows}, {rows}):"]
+        return [*checks, f"row = {own}"]
+    return [*checks, f"start = {own}", f"for row in range(start, start + {repeat.times * rows}, {rows}):"]
+
+
+def _check_cores(cores: int) -> list[str]:
+    return [f'assert nl.num_programs(0) == {cores}, "launch it on {cores} cores: kernel[{cores}]"']
 
 
 def _where(layout: Layout) -> str:
     return "HBM" if layout is Layout.HBM else f"SBUF {layout.value}"
 
 
-@dataclass(frozen=True)
-class Material:
-    """The ingredients of a module; ``batch`` is None for a model without one.
-
-    ``constants`` are tensors of the model that steps read like computed ones; they are passed as weights. ``heading``
-    are lines for the docstring; rendering escapes names.
-    """
-
-    name: str
-    steps: list[Step]
-    inputs: list[DeviceTensor]
-    constants: dict[str, Array]
-    results: list[DeviceTensor]
-    target: str
-    dtype: str
-    heading: list[str]
-    batch: int | None
-    choices: Choices
-
-    def tune(self) -> None:
-        """Give the steps' kernels the options that were chosen."""
-        for step in self.steps:
-            step.tune(self.choices.step_options(step.name))
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """``times`` passes, each over the next rows of the batch. ``on_device``: in a loop of the device, whose body the
-    compiler sees once; else unrolled. ``resident``: the prefetched weights are loaded once, before that loop.
-    ``cores``: the physical cores that make as many passes each, each over its own rows; not ``on_device``."""
-
-    times: int = 1
-    on_device: bool = False
-    resident: bool = False
-    cores: int = 1
-
-    @property
-    def count(self) -> int:
-        """The passes of all cores."""
-        return self.times * self.cores
-
-
-@dataclass
-class Draft:
-    """A module before its weights are prefetched. ``repeat``: its passes; all else is of one pass."""
-
-    material: Material
-    placed: Placed
-    repeat: Repeat = Repeat()
-    parts: list[Step] = field(init=False)
-    calls: list[Call] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Prepare the weights, once for all renderings."""
-        self.parts = reduce_steps(self.material.steps, self.placed.sweeps)
-        self.calls = [_call(step, self.placed, self.material.choices) for step in self.parts]
-
-
 def render(draft: Draft, rooms: Rooms) -> KernelModule:
     """The module of a plan; ``rooms`` is what SBUF has left for weights."""
-    steps, calls, material = draft.parts, draft.calls, draft.material
+    steps, calls, material = draft.parts, draft.calls[0], draft.material
     itemsize = as_dtype(material.dtype).itemsize
     prefetched = plan_prefetch(calls, rooms, itemsize)
     known = _OWN_NAMES | {call.kernel for call in calls if call.module}
@@ -411,7 +392,10 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     results = {result.name: result for result in material.results}
     ramps = get_target(material.target).timing.tensor.ramp_window_ns > 0  # its clock rises with its work
     makers = {step.output: step for step in steps}
-    writer = _Writer(draft.placed, material.dtype, names, results, prefetched, itemsize, ramps, makers, weights=weights)
+    writer = _Writer(
+        draft, draft.placed, material.dtype, names, results, prefetched, itemsize, ramps, makers, weights=weights
+    )
+    writer.find_core(material.cores)
     if draft.repeat.resident:
         writer.transfers(calls, 0)  # ``rooms`` has the whole module as a loop: no transfer starts later
     writer.begin_passes(material.inputs, draft.repeat)
@@ -421,10 +405,7 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
         writer.sweep(steps, number)
         writer.step(number, step, call)
     writer.end_passes(draft.repeat)
-    imports = {(call.module, call.kernel) for call in calls if call.module}
-    imports |= {("prefetch", "prefetch")} if writer.tiles else set()
-    imports |= {("prefetch", "reserve")} if any(one.reserved < one.before for one in prefetched.weights) else set()
-    imports |= {("warm_up", "warm_up")} if any(line.strip() == _WARMING for line in writer.body) else set()
+    imports = _imports(writer, calls)
     parameters += list(writer.weights)
     head = _head(entry, imports, parameters, material.heading, uses_isa=draft.repeat.on_device)
     returned = _tuple([names.identifier(result) for result in results])
@@ -440,20 +421,30 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
         identifiers={value: writer.identifier(value) for value in stored},
         loosely=prefetched.loosely,
         parts=writer.parts,
-        loading=[
-            _loading(number, step.name in material.choices.own_weights, call, prefetched)
-            for number, (step, call) in enumerate(zip(steps, calls, strict=True))
-        ],
+        loading=_loadings(draft, prefetched),
         views=writer.views,
+        shares={step.output: draft.shares.describe(number, step.output) for number, step in enumerate(steps)},
+        completing=writer.completing,
     )
 
 
-def _call(step: Step, placed: Placed, choices: Choices) -> Call:
-    """The step's call; if it loads its own weights, only its biases can be prefetched."""
-    call = step.call(placed)
-    if step.name not in choices.own_weights:
-        return call
-    return replace(call, held=tuple(key for key in call.held if key in call.biases))
+def _imports(writer: _Writer, calls: list[Call]) -> set[tuple[str, str]]:
+    """The kernels that a module calls, with their files."""
+    imports = {(call.module, call.kernel) for call in calls if call.module}
+    imports |= {("prefetch", "prefetch")} if writer.tiles else set()
+    reserved = any(one.reserved < one.before for one in writer.prefetched.weights)
+    imports |= {("prefetch", "reserve")} if reserved else set()
+    imports |= {("warm_up", "warm_up")} if any(line.strip() == _WARMING for line in writer.body) else set()
+    return imports | ({("exchange", "exchange")} if writer.draft.shares.exchanged else set())
+
+
+def _loadings(draft: Draft, prefetched: Prefetched) -> list[tuple[str, str]]:
+    """Who loads the weights of each step, and why; see ``StepReport``."""
+    asked = draft.material.choices.own_weights
+    return [
+        _loading(number, step.name in asked, call, prefetched)
+        for number, (step, call) in enumerate(zip(draft.parts, draft.calls[0], strict=True))
+    ]
 
 
 def _loading(number: int, asked: bool, call: Call, prefetched: Prefetched) -> tuple[str, str]:

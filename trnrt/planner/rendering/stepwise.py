@@ -29,7 +29,7 @@ def split_functions(plan: Plan) -> Plan:
         if first not in calls:  # nothing is called
             continue
         name = _free_name(plan.source, number)
-        function, call = _split(calls[first], name)
+        function, call = _split([calls[line] for line in range(first, last + 1) if line in calls], name)
         indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
         lines[first - 1 : last] = [indent + call]
         functions = [*function, "", "", *functions]
@@ -59,10 +59,9 @@ def _free_name(source: str, number: int) -> str:
     return name
 
 
-def _split(statement: ast.Expr, name: str) -> tuple[list[str], str]:
-    """A function around a step's call, and the call of that function."""
-    call = statement.value
-    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+def _split(statements: list[ast.Expr], name: str) -> tuple[list[str], str]:
+    """A function around a step's calls (the kernel's, and that which exchanges its result between cores), and the call
+    of that function."""
     given: list[str] = []
 
     def argument(value: ast.expr) -> str:
@@ -75,11 +74,15 @@ def _split(statement: ast.Expr, name: str) -> tuple[list[str], str]:
         given.append(text)
         return f"a{len(given) - 1}"
 
-    arguments = [argument(value) for value in call.args]
-    arguments += [f"{keyword.arg}={argument(keyword.value)}" for keyword in call.keywords]
+    body = []
+    for statement in statements:
+        call = statement.value
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        arguments = [argument(value) for value in call.args]
+        arguments += [f"{keyword.arg}={argument(keyword.value)}" for keyword in call.keywords]
+        body.append(f"    {call.func.id}({', '.join(arguments)})")
     parameters = ", ".join(f"a{k}" for k in range(len(given)))
-    function = [f"def {name}({parameters}):", f"    {call.func.id}({', '.join(arguments)})"]
-    return function, f"{name}({', '.join(given)})"
+    return [f"def {name}({parameters}):", *body], f"{name}({', '.join(given)})"
 
 
 def _shift_lines(step: StepReport, by: int) -> StepReport:

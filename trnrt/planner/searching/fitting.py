@@ -16,8 +16,9 @@ from trnrt.planner.choices import ASKED
 from trnrt.planner.placing.placement import Placed, place, rooms_of
 from trnrt.planner.placing.prefetching import Rooms
 from trnrt.planner.placing.sweeps import find_sweeps
-from trnrt.planner.rendering.module import Draft, KernelModule, Material, Repeat, render
-from trnrt.planner.searching.trial import trace_source
+from trnrt.planner.rendering.draft import Draft, Material, Repeat
+from trnrt.planner.rendering.module import KernelModule, render
+from trnrt.planner.searching.trial import trace_source_cores
 
 SHARES = (0.86, 0.75, 0.65, 0.5, 0.0)
 """Shares of SBUF's room for prefetched weights: less if the gaps between tiles are too small. The first was 0.85 before
@@ -125,8 +126,14 @@ def _fit_loop(draft: Draft, rooms: Rooms, shares: Sequence[float], whole: Materi
 
 
 def trace_module(material: Material, module: KernelModule) -> Program:
-    """The program of a module."""
-    return trace_source(module.source, module.entry, material.inputs, _weight_specs(material, module), material.target)
+    """The program of a module; of the first core, if it is for several."""
+    return trace_each_core(material, module)[0]
+
+
+def trace_each_core(material: Material, module: KernelModule) -> list[Program]:
+    """The program of each core of a module."""
+    weights = _weight_specs(material, module)
+    return trace_source_cores(module.source, module.entry, material.inputs, weights, material.target, material.cores)
 
 
 def module_key(material: Material, module: KernelModule) -> object:

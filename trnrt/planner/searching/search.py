@@ -24,7 +24,7 @@ from trnrt.planner.placing import passes
 from trnrt.planner.placing.prefetching import PIECE_BYTES
 from trnrt.planner.placing.sweeps import sweep_at
 from trnrt.planner.plan import Tried
-from trnrt.planner.rendering.module import Material
+from trnrt.planner.rendering.draft import Material
 from trnrt.planner.searching.dividing import divide_batch, try_passes
 from trnrt.planner.searching.fitting import Fitted
 from trnrt.planner.searching.trials import Source, Timed, Trials

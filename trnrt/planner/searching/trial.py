@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from trnrt.nki import Spec, trace
+from trnrt.nki import Spec
 from trnrt.nki.machine.program import Program
 from trnrt.nki.seam import use_simulator
 from trnrt.nki.sim.kernel import trace_cores
@@ -18,16 +18,22 @@ from trnrt.planner.plan import DeviceTensor, Plan
 def trace_source(
     source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Sequence[Spec], target: str
 ) -> Program:
-    """The program of a module's function ``entry``. Raises what tracing raises."""
+    """The program of a module's function ``entry`` for one core. Raises what tracing raises."""
+    return trace_source_cores(source, entry, inputs, weights, target, 1)[0]
+
+
+def trace_source_cores(
+    source: str, entry: str, inputs: Sequence[DeviceTensor], weights: Sequence[Spec], target: str, cores: int
+) -> list[Program]:
+    """The program of each core of a module's function ``entry``. Raises what tracing raises."""
     with _load_entry(source, entry) as kernel:
-        return trace(kernel, *_specs(inputs), *weights, target=target)
+        return trace_cores(kernel, *_specs(inputs), *weights, target=target, cores=cores)
 
 
 def trace_cores_of(plan: Plan) -> list[Program]:
     """The program of each core of a plan. Raises what tracing raises."""
     weights = [Spec(weight.shape, weight.dtype) for weight in plan.weights.values()]
-    with _load_entry(plan.source, plan.entry) as kernel:
-        return trace_cores(kernel, *_specs(plan.inputs), *weights, target=plan.target, cores=plan.cores)
+    return trace_source_cores(plan.source, plan.entry, plan.inputs, weights, plan.target, plan.cores)
 
 
 def _specs(tensors: Sequence[DeviceTensor]) -> list[Spec]:

@@ -17,7 +17,7 @@ from typing import Protocol
 from trnrt.errors import KernelError
 from trnrt.nki.machine.timing import PS_PER_US, Prediction, Range, Timeline, benchmark_us, predict_if_faster
 from trnrt.planner.choices import Choices
-from trnrt.planner.rendering.module import Material
+from trnrt.planner.rendering.draft import Material
 from trnrt.planner.searching.fitting import SHARES, Fitted, fit, module_key, repeat_part, trace, trace_module
 from trnrt.planner.steps import Step
 

@@ -24,7 +24,7 @@ from trnrt.planner.parts.crossing import host_link
 from trnrt.planner.placing.passes import Fewer
 from trnrt.planner.placing.sweeps import sweep_sizes
 from trnrt.planner.plan import DeviceTensor, KernelSize, NodeReport, Plan, PlanOutput, StepReport
-from trnrt.planner.rendering.module import Material
+from trnrt.planner.rendering.draft import Material
 from trnrt.planner.searching.fitting import Fitted, loop_part, trace_module
 from trnrt.planner.searching.search import Searched, search
 from trnrt.planner.sizing.counting import count_steps, measure_size

@@ -13,7 +13,7 @@ from math import inf, prod
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import Target
 from trnrt.planner.plan import DeviceTensor
-from trnrt.planner.rendering.module import Material
+from trnrt.planner.rendering.draft import Material
 from trnrt.planner.steps import Step
 
 
