@@ -62,9 +62,8 @@ class PlanReader:
         parts = dict(step.parts)
         arguments = {source.name: _argument(source, k, parts) for k, source in enumerate(fed)}
         dtype, result, shape = step.dtype, step.identifier, _part(step.shape, step)
-        own_core = [f"{CORE} = nl.program_id(0)"] if CORE in names else []
-        made = [] if step.part_of else [_allocation(result, Layout(step.layout), shape, dtype)]
-        body = [*own_core, *brought, *made]
+        body = [f"{CORE} = nl.program_id(0)"] if CORE in names else []
+        body += [*brought] if step.part_of else [*brought, _allocation(result, Layout(step.layout), shape, dtype)]
         body += [line for source in fed for line in self._load(source, arguments[source.name], result, parts)]
         body += [f"{result} = {fed[0].identifier}{step.part_of}"] if step.part_of else []
         body += [*call.splitlines(), *([step.complete] if step.complete else [])]
