@@ -37,6 +37,7 @@ from trnrt.kernels.conv.convolving import (
     store_results,
     vector_helps,
 )
+from trnrt.kernels.conv.double_rows import SCALED, bias_columns, is_scaled, scale_identity
 from trnrt.kernels.conv.grouping import some_channels, together, whole_pieces
 from trnrt.kernels.conv.packing import (
     PACK_NS,
@@ -103,7 +104,8 @@ def conv2d(
     src: HBM (N, C, H, W), or SBUF ``channels`` (P, ceil(C/128), N, H, W)
     w: HBM or SBUF (P, ceil(C/128), T, O), prepared; the dtype of src. With groups, C and O count one
         ``groups_together``; its blocks come first, then those of the next one, and likewise the biases' columns
-    bias: HBM or SBUF (P, ceil(O/128)) float32, prepared
+    bias: HBM or SBUF (P, ceil(O/128)) float32, prepared; (P, 3*ceil(O/128)) if src and w are 8-bit floats, with scales
+        (double_rows.py): added is 16-bit then, and groups 1
     channels: C
     size: (rows, columns) of the convolution's result, before pooling
     kernel, stride, dilation, pool, pool_stride, pool_dilation: (rows, columns); pool (1, 1) means no pooling
@@ -128,6 +130,9 @@ def conv2d(
     """
     pooling = Pooling(pool_op, pool, pool_stride, pool_pads, pool_dilation)
     shape = ConvShape(channels, size, kernel, stride, pads, dilation)
+    if is_scaled(src.dtype):
+        assert groups == 1, "conv2d: groups of 8-bit floats"
+        way = "taps"
     layer = Layer(shape, act, pooling, False, WEIGHT_BYTES, band_bytes, way)
     if row_groups != (1, 1):
         _convolve_row_groups(dst, src, w, bias, layer, row_groups, added)
@@ -178,7 +183,7 @@ def _convolve_row_groups(
     added: Any,
 ) -> None:
     """conv2d with rows of the image and of the result in groups."""
-    outputs = bias.shape[0] * bias.shape[1]
+    outputs = bias.shape[0] * (bias.shape[1] // (SCALED if is_scaled(src.dtype) else 1))
     groups = RowGroups(layer.shape, outputs, row_groups[0], row_groups[1])
     how = group_method(src, layer, groups)
     w_sb, bias_sb = load(w) if is_hbm_tensor(w) else w, load_bias(bias, False)
@@ -201,7 +206,7 @@ def _convolve_row_groups(
         for b0 in range(0, outputs, nl.tile_size.pmax):
             b1, block = min(outputs, b0 + nl.tile_size.pmax), b0 // nl.tile_size.pmax
             weights = Weights(w_sb, (b0, b1), how, seen)
-            column = bias_sb[0 : b1 - b0, block : block + 1]
+            column = bias_columns(bias_sb, block, b1 - b0, src.dtype)
             y_sb = _band_tile(dst, block, b1 - b0, place, largest)
             added_sb = _added_tile(added, block, b1 - b0, place, largest)
             _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, place, largest)
@@ -283,7 +288,7 @@ def _convolve_bands(
     shape, pooling, natural = layer.shape, layer.pooling, layer.natural
     held = not is_hbm_tensor(w_sb)
     products = products_of(shape.kernel, pack) * ceil_div(shape.channels, nl.tile_size.pmax)
-    how = Method(layer, how.turn, pack, lead, None, make_identity(added, products, layer.act))
+    how = Method(layer, how.turn, pack, lead, None, make_identity(added, products, layer.act, is_scaled(src.dtype)))
     bands, largest = _plan_bands(dst, layer, pack, 1)
     most = _band_size(largest, src, how)
     rows = []
@@ -313,7 +318,7 @@ def _convolve_bands(
             if number == 0 and b0 == outputs[0]:
                 bias_sb = load_bias(bias, natural)
             weights = Weights(w_block, (b0, b1), how, seen)
-            column = bias_sb[0 : b1 - b0, block : block + 1]
+            column = bias_columns(bias_sb, block, b1 - b0, src.dtype)
             y_sb = _band_tile(dst, block, b1 - b0, place, largest)
             added_sb = _added_tile(added, block, b1 - b0, place, largest)
             _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, place, largest)
@@ -463,6 +468,9 @@ def _convolve_band(
     products = products_of(shape.kernel, weights.how.pack) * ceil_div(shape.channels, nl.tile_size.pmax)
     alternate = layer.pooling.is_none() and vector_helps(products, act)  # otherwise the vector engine pools
     by_vector = False
+    eye = None if identity_sb is None else identity_sb[0:outputs, 0:outputs]
+    if identity_sb is not None and bias_column.shape[1] > 1:
+        eye = scale_identity(identity_sb, bias_column)
     for place in stretches(images, rows, cols, not is_recent()):
         (n0, n1), (r0, r1), (c0, c1) = place.images, place.rows, place.columns
         sum_psum = nl.ndarray((outputs, n1 - n0, r1 - r0, c1 - c0), dtype=nl.float32, buffer=nl.psum)
@@ -472,8 +480,7 @@ def _convolve_band(
         else:
             accumulate(sum_psum, x_part, weights, (r0, c0))
         more = None if added_sb is None else added_sb[:, n0:n1, r0:r1, c0:c1]
-        if more is not None and identity_sb is not None:
-            eye = identity_sb[0:outputs, 0:outputs]
+        if more is not None and eye is not None:
             nisa.nc_matmul(dst=sum_psum, stationary=eye, moving=more, accumulate=True)
             more = None
         evacuate(y_sb[:, n0:n1, r0:r1, c0:c1], sum_psum, bias_column, act, by_vector, more)

@@ -17,7 +17,9 @@ from trnrt.kernels.common import (
     transfer,
 )
 from trnrt.kernels.conv.conv_weights import weight_view
-from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_extent, spread
+from trnrt.kernels.conv.double_rows import accumulate_terms, evacuate_scaled, is_scaled
+from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_extent, is_packed, spread
+from trnrt.kernels.conv.taps import list_taps, visible_range
 from trnrt.kernels.pool2d import Windows, max_windows
 from trnrt.nki import nisa, nl
 
@@ -109,17 +111,21 @@ def accumulate(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at:
     A tap is added only to those results for which it sees loaded input.
     """
     w, shape, pack = weights.tensor, weights.how.layer.shape, weights.how.pack
+    if is_scaled(x_sb.dtype):
+        assert not is_packed(pack), "conv2d: taps of 8-bit floats can't share the partitions"
+        accumulate_terms(sum_psum, x_sb, w, shape, weights.how.lead, weights.seen, at)
+        return
     kernel, stride, dilation = shape.kernel, shape.stride, shape.dilation
     _, _, rows, cols = sum_psum.shape
     step = band_row_step(shape, pack)
     low, high = weights.seen
-    taps, apart = _taps(kernel, pack, weights.how.lead), spread(shape.channels, pack)
+    taps, apart = list_taps(kernel, pack, weights.how.lead), spread(shape.channels, pack)
     for block in range(w.shape[1]):
         for number in range(len(taps)):
             product, u, v = taps[number]
             y, x = at[0] * step + u * dilation[0], at[1] * stride[1] + v * dilation[1]
-            r0, r1 = _visible(y, rows, step, low[0], high[0])
-            c0, c1 = _visible(x, cols, stride[1], low[1], high[1])
+            r0, r1 = visible_range(y, rows, step, low[0], high[0])
+            c0, c1 = visible_range(x, cols, stride[1], low[1], high[1])
             if r0 >= r1 or c0 >= c1:
                 continue
             y += r0 * step - low[0]
@@ -132,25 +138,6 @@ def accumulate(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at:
                 moving=moving_rows[:, :, :, x : x + (c1 - c0 - 1) * stride[1] + 1 : stride[1]],
                 accumulate=block + number > 0,
             )
-
-
-def _taps(kernel: Pair, pack: Packing, lead: Pair) -> list[tuple[int, int, int]]:
-    """(number, kernel row, kernel column) of each product, that of tap ``lead`` first."""
-    taps: list[tuple[int, int, int]] = []
-    product = 0
-    for u in range(0, kernel[0], pack[0]):
-        for v in range(0, kernel[1], pack[1]):
-            if (u, v) == lead:
-                taps = [(product, u, v)] + taps
-            else:
-                taps.append((product, u, v))
-            product += 1
-    return taps
-
-
-def _visible(start: int, count: int, step: int, low: int, high: int) -> Pair:
-    """(first, end) of the results that see any of ``low`` to ``high``; result i looks at start + i*step."""
-    return (max(0, ceil_div(low - start, step)), min(count, ceil_div(high - start, step)))
 
 
 def accumulate_streamed(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at: Pair) -> None:
@@ -186,7 +173,11 @@ def evacuate(
     """y_sb = act(sum_psum + bias), on the scalar engine, or on the vector engine ("none", "relu" and "relu6"). With
     ``added``, a tile like y_sb: act(sum_psum + added + bias), where the vector engine adds and the scalar engine does
     the rest (scalar_tensor_tensor would take twice as long). The vector engine cuts "relu6" off where it lies: there
-    it takes up to four elements a cycle; and it computes the "sigmoid" of a few numbers."""
+    it takes up to four elements a cycle; and it computes the "sigmoid" of a few numbers. Sums of 8-bit floats have
+    several columns: see ``double_rows.py``."""
+    if bias_column.shape[1] > 1:
+        evacuate_scaled(y_sb, sum_psum, bias_column, act, by_vector, added)
+        return
     if act == "sigmoid" and added is None and count_elements(y_sb.shape[1:]) <= GATE_COLUMNS:
         _evacuate_gate(y_sb, sum_psum, bias_column)
         return
@@ -237,11 +228,12 @@ def may_alternate(act: str) -> bool:
     return helps and nisa.get_nc_version() >= nisa.nc_version.gen3
 
 
-def make_identity(added: Any, products: int, act: str) -> Any:
+def make_identity(added: Any, products: int, act: str, scaled: bool) -> Any:
     """An identity matrix in SBUF (P, P), if the tensor engine should add ``added`` to sums of ``products`` products,
     else None: a product of 16 bits then takes less time than an addition on the vector engine, and both engines can
-    evacuate the sums. The addition is exact, but NaN and infinity reach all outputs of their pixel."""
-    if added is None or products > 1 or item_bytes(added.dtype) != 2 or not may_alternate(act):
+    evacuate the sums; of ``scaled`` sums always. The addition is exact, but NaN and infinity reach all outputs of their
+    pixel."""
+    if added is None or item_bytes(added.dtype) != 2 or not (scaled or (products == 1 and may_alternate(act))):
         return None
     pmax = nl.tile_size.pmax
     ones_sb = nl.ndarray((pmax, pmax), dtype=added.dtype, buffer=nl.sbuf)

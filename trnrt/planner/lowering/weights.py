@@ -153,3 +153,8 @@ def conv_transpose_weight(weight: Array, groups: int = 1, together: int = 1) -> 
     channels, outputs, rows, columns = weight.shape
     by_group = weight.reshape(groups, channels // groups, outputs, rows, columns).swapaxes(1, 2)
     return conv_weight(by_group.reshape(groups * outputs, channels // groups, rows, columns), groups, together)
+
+
+def scaled_columns(bias: Array, scale: Array) -> Array:
+    """(O,) and (O,) -> (P, 3*B) float32 for convolutions of 8-bit floats: biases, scales, and their reciprocals."""
+    return np.concatenate([columns(bias), columns(scale), columns(np.float32(1) / scale.astype(np.float32))], axis=1)
