@@ -237,8 +237,8 @@ def test_strings_and_3d_convolutions_and_cubic_resizing_run_on_the_cpu() -> None
 def test_quantised_nodes_run_on_the_cpu_and_the_rest_on_the_device() -> None:
     graph = """(float[2,4] x) => (float[2,3] y)
         { q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  h = MatMul(d, w)  y = Relu(h) }"""
-    constants: dict[str, Array] = {"s": np.array(0.05, np.float32), "z": np.array(128, np.uint8), "w": drawn(4, 3)}
-    parts = checked(modelled(graph, constants), {"x": drawn(2, 4)})
+    constants: dict[str, Array] = {"s": np.array(0.05, np.float32), "z": np.array(0, np.int16), "w": drawn(4, 3)}
+    parts = checked(modelled(graph, constants, 21), {"x": drawn(2, 4)})
     assert parts == [(CPU, ["QuantizeLinear", "DequantizeLinear"]), (CORE, ["MatMul", "Relu"])]
 
 
@@ -249,12 +249,12 @@ def test_quantised_weights_are_made_floats_once(axis: int) -> None:
     count = (2, 4)[axis]
     constants: dict[str, Array] = {
         "s": np.array(0.05, np.float32),
-        "z": np.array(128, np.uint8),
+        "z": np.array(0, np.int16),
         "k": np.random.default_rng(0).integers(-128, 128, (2, 4)).astype(np.int8),
         "t": np.linspace(0.01, 0.1, count, dtype=np.float32),
         "u": np.arange(count, dtype=np.int8),
     }
-    model = modelled(graph, constants)
+    model = modelled(graph, constants, 21)
     assert checked(model, {"x": drawn(2, 4)})[1] == (CORE, ["Add", "Relu"])
     partition = divided(model, {"x": drawn(2, 4)})
     assert [part.inputs for part in partition.parts] == [("x",), ("d",)]

@@ -15,6 +15,7 @@ from trnrt.importer.folding.constants import Folder
 from trnrt.importer.folding.inference import why_unknown
 from trnrt.importer.naming import name_nodes, root_cause
 from trnrt.importer.parameters import bind_values, check_values
+from trnrt.importer.quantised.rewriting import is_quantised, rewrite_quantised
 from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.records import GraphView, ReadModel, TensorInfo
 from trnrt.importer.rewriting.older import renew_opset_6
@@ -85,8 +86,13 @@ def _fold_model(imported: ReadModel, given: _Given) -> tuple[ir.Model, Folder, l
     for value in model.graph.inputs:
         value.shape = ir.Shape(given.shapes[value.name or ""])
     bind_values(model.graph, given.constants)
-    folder = Folder(model, given.symbols)
-    return model, folder, folder.settle()
+    folder = Folder(model, given.symbols, keeps_integers=is_quantised(model.graph))
+    notes = folder.settle()
+    if folder.keeps_integers:
+        notes += rewrite_quantised(model, given.symbols)
+        folder.keeps_integers = False
+        notes += folder.settle()
+    return model, folder, notes
 
 
 def _prepare_graph(imported: ReadModel, given: _Given) -> GraphView:

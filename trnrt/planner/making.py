@@ -16,7 +16,6 @@ from trnrt.planner.checking import check_choices
 from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.cores.sharing import share_work
 from trnrt.planner.lowering.merging import merge_steps
-from trnrt.planner.lowering.refusals import summarize_blockers
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.options import PlanOptions
 from trnrt.planner.placing.passes import Fewer, fewer_rows, same_crossing, same_steps
@@ -167,7 +166,7 @@ def _lower_graph(
     lowering.settle_outputs()
     blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
     if blockers:
-        raise UnsupportedModelError(model.name, summarize_blockers(view.model.graph, blockers))
+        raise UnsupportedModelError(model.name, blockers)
     merge_steps(lowering, _leaving_values(lowering))
     return lowering
 

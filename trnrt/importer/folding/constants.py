@@ -47,11 +47,12 @@ _MOST_ROUNDS = 32
 class Folder:
     """Folds ``model`` in place, any number of times; the limits are for all of them together.
 
-    ``symbols``: the sizes of the model's symbolic dimensions.
+    ``symbols``: the sizes of the model's symbolic dimensions. ``keeps_integers``: constants are not dequantised yet.
     """
 
     model: ir.Model
     symbols: dict[str, int]
+    keeps_integers: bool = False
     _left: int = MOST_FOLDED
 
     def __post_init__(self) -> None:
@@ -154,7 +155,12 @@ class Folder:
     def _dequantise(self, node: ir.Node) -> bool:
         """Compute weights that are stored as integers; onnxscript's folder keeps them, for integer arithmetic."""
         source = node.inputs[0] if node.inputs else None
-        if node.op_type != "DequantizeLinear" or source is None or (whole := constant_array(source)) is None:
+        if (
+            self.keeps_integers
+            or node.op_type != "DequantizeLinear"
+            or source is None
+            or (whole := constant_array(source)) is None
+        ):
             return False
         made = 4 * whole.size
         # The file's integers take 4 bits or more each; if this is larger, the array only looks large.

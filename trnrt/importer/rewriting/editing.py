@@ -43,6 +43,10 @@ class Editor:
         self.graph.insert_before(before, ir.node("Reshape", [value, target], outputs=[made], name=name))
         return made
 
+    def spare_name(self, like: str) -> str:
+        """A name for a value."""
+        return unique(like, self.taken)
+
     def node_name(self, like: str) -> str:
         """A name for a new node."""
         return unique(like, self._node_names)

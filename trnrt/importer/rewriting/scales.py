@@ -21,6 +21,7 @@ from trnrt.importer.values import constant_array, input_at, is_used, opset_of, s
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,8 @@ def _normalization_affine(node: ir.Node) -> Affine | None:
 def _absorb(editor: Editor, linear: ir.Node, affine: Affine) -> bool:
     """Change the weights of ``linear`` so that it does ``affine``, too; false if that isn't possible."""
     values = [linear.inputs[0], input_at(linear, 1)]
+    if _sums_whole_numbers(linear):
+        return False  # integer arithmetic: exact as it is
     if any(value is None or value.dtype != linear.outputs[0].dtype for value in values):
         return False
     weight = constant_array(linear.inputs[1])
@@ -197,6 +200,27 @@ def _scale_matmul(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -
     if weight.ndim < 2 or (affine.shift != 0).any():
         return None
     return weight * affine.scale, bias
+
+
+# Operators that make whole numbers of whole numbers.
+_KEEPING = frozenset(
+    """Clip Concat DepthToSpace Expand Flatten Gather MaxPool Max Min Pad Relu Reshape Resize Slice SpaceToDepth Split
+    Squeeze Sub Tile Transpose Unsqueeze""".split()  # noqa: SIM905
+)
+
+
+def _sums_whole_numbers(linear: ir.Node) -> bool:
+    """True if a linear layer multiplies rounded numbers, or integers of an input, by whole weights."""
+    weight = constant_array(linear.inputs[1])
+    if weight is None or not np.array_equal(weight, np.rint(weight)):
+        return False
+    node = maker(linear.inputs[0], *_KEEPING, "Cast", "Round")
+    while node is not None and node.op_type in _KEEPING:
+        node = maker(node.inputs[0], *_KEEPING, "Cast", "Round")
+    if node is None:
+        return False
+    source = node.inputs[0]
+    return node.op_type == "Round" or (source is not None and source.dtype in _BYTES)
 
 
 _CHANGES: dict[str, Any] = {

@@ -1,10 +1,10 @@
-"""Why an operator is refused, and a way out; and quantised models, refused as a whole."""
+"""Why an operator is refused, and a way out."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from trnrt.errors import Blocker
+from trnrt.importer.quantised.forms import LEFT
 from trnrt.operators.record import Refusal, records
 from trnrt.planner.lowering.blocked import Blocked
 from trnrt.planner.naming import printable
@@ -13,9 +13,9 @@ FALLBACK = "--fallback onnxruntime runs this node on the CPU"
 LATER = Refusal("the operator is not supported", FALLBACK)
 TRAINING = Refusal("an operator of training", "export the model for inference (model.eval() in PyTorch)")
 QUANTISED = Refusal(
-    "quantised arithmetic",
-    "export the float model, or take the one that this was made from; "
-    "--dtype bfloat16 gives the speed without quantising",
+    "quantised arithmetic of a form that isn't supported",
+    "quantise the model to int8 or uint8, with scales by tensor or by channel (docs/quantised.md), or take the float "
+    "model; " + FALLBACK,
 )
 _FUSED = Refusal(
     "onnxruntime's own operator, from a model that its optimizer or a converter saved",
@@ -31,7 +31,8 @@ def refusal(node: ir.Node) -> Blocked:
 
 def _refusal(node: ir.Node) -> Refusal:
     if is_quantised(node):
-        return QUANTISED
+        why = node.meta.get(LEFT)
+        return QUANTISED if why is None else Refusal(f"quantised arithmetic: {why}", QUANTISED.hint)
     record = records().get((node.domain, node.op_type))
     if record is not None and isinstance(record.lowering, Refusal):
         return record.lowering
@@ -53,17 +54,3 @@ def is_quantised(node: ir.Node) -> bool:
         return False
     found = [records().get((domain, node.op_type)) for domain in ("", "com.microsoft")]
     return node.op_type.startswith("QLinear") or any(r is not None and r.lowering is QUANTISED for r in found)
-
-
-def summarize_blockers(graph: ir.Graph, blockers: list[Blocker]) -> list[Blocker]:
-    """The blockers, or a single one if the model is quantised, which explains them all."""
-    quantised = [node for node in graph if is_quantised(node)]
-    if not quantised or not blockers:
-        return blockers
-    kinds: dict[str, int] = {}
-    for node in quantised:
-        kinds[node.op_type] = kinds.get(node.op_type, 0) + 1
-    counts = ", ".join(f"{count} {printable(kind)}" for kind, count in sorted(kinds.items()))
-    first = quantised[0]
-    reason = f"the model is quantised ({counts}); the NeuronCore computes in float32, bfloat16 and float16"
-    return [Blocker(first.name or "", printable(first.op_type), reason, QUANTISED.hint)]
