@@ -52,6 +52,7 @@ from trnrt.commands.options import (
 )
 from trnrt.commands.plan import plan_command
 from trnrt.commands.predict import predict_command
+from trnrt.commands.quantize import quantize_command
 from trnrt.commands.records import (
     Comparing,
     Device,
@@ -171,6 +172,9 @@ def validate_command(
     options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options)
     if not validate(model, options, given, comparing, reporting):
         raise typer.Exit(1)
+
+
+app.command("quantize", cls=Verb, short_help="Make an int8 model, and show what it loses.")(quantize_command)
 
 
 @app.command("inspect", cls=Verb, short_help="Show the step and kernel of every node, and why.")

@@ -36,6 +36,12 @@ class ReportError(TrnrtError):
     exit_code = 1
 
 
+class QuantiseError(TrnrtError):
+    """onnxruntime can't quantise the model, or not within the loss that the user accepts."""
+
+    exit_code = 1
+
+
 class CacheError(TrnrtError):
     """A cached file was changed, or other users may write to the cache."""
 

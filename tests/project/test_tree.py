@@ -50,6 +50,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.neuron",
         "trnrt.nki",
         "trnrt.planner",
+        "trnrt.quantise",
         "trnrt.session",
         "trnrt.validate",
         "trnrt.text",
@@ -94,6 +95,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.text",
     ),
     "trnrt.neuron": ("trnrt.backends", "trnrt.errors", "trnrt.nki", "trnrt.planner", "trnrt.text"),
+    "trnrt.quantise": (
+        "trnrt.errors",
+        "trnrt.importer",
+        "trnrt.inputs",
+        "trnrt.predict",
+        "trnrt.running",
+        "trnrt.validate",
+        "trnrt.text",
+    ),
     "trnrt.interfaces": ("trnrt.errors", "trnrt.session"),
     "trnrt.predict": (
         "trnrt.backends",

@@ -194,7 +194,17 @@ def read_buckets(text: str) -> tuple[int, ...]:
 _NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "nki" / "machine").glob("*.toml"))
 TARGETS = f"[{'|'.join(_NAMES)}|FILE.toml]"
 
-PANELS = ("Model and inputs", "Planning", "Device", "Workers", "Batches and limits", "Demand", "Comparison", "Output")
+PANELS = (
+    "Model and inputs",
+    "Quantisation",
+    "Planning",
+    "Device",
+    "Workers",
+    "Batches and limits",
+    "Demand",
+    "Comparison",
+    "Output",
+)
 """The groups of flags in ``--help``, in order."""
 
 # ``typer.Option`` for flags that are no fields of a record.

@@ -193,7 +193,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         cache=request.cache,
         device=request.device,
     )
-    wanted = _wanted_inputs(session, dict(request.shapes))
+    wanted = wanted_inputs(session.model, dict(request.shapes))
     _check_outside(request.asked.files, directory, wanted)
     source = open_source(request.asked, wanted, session.metadata)
     rows = source.rows if request.limit is None else min(request.limit, source.rows)
@@ -240,9 +240,8 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [f"{key} {name_text(before.get(key, 'none'))} -> {name_text(now.get(key, 'none'))}" for key in keys]
 
 
-def _wanted_inputs(session: InferenceSession, shapes: Mapping[str, tuple[int, ...]]) -> list[Wanted]:
-    """The inputs, with a row's sizes from the model or --shape."""
-    model = session.model
+def wanted_inputs(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> list[Wanted]:
+    """The inputs, with a row's sizes from the model or --shape; InputError if they have no rows."""
     if model.batch is None:
         raise InputError("the model has no batch, so its inputs have no rows", hint="run it with trnrt run")
     if model.parameters:
