@@ -26,6 +26,7 @@ from onnx.defs import OpSchema, get_all_schemas_with_history
 
 from trnrt.errors import TrnrtError
 from trnrt.importer import import_model
+from trnrt.importer.quantised.rewriting import rewritten_operators
 from trnrt.operators.record import lowering_of, records, supported_operators
 from trnrt.planner import PlanOptions, make_plan
 from trnrt.planner.lowering import walk as lowering
@@ -52,6 +53,14 @@ works in float32, bfloat16 and float16: tensors of these types are computed in t
   labels and final indices (an ArgMax's, on the way to an output).
 - **tests**: ONNX's tests of a single such node, as planned of all. The others are refused for a reason in the column
   **refused**, or for a dtype that the device does not compute in.
+"""
+
+_QUANTISED = """## Quantised operators
+
+The importer writes them as plain operators on whole numbers: int8 and uint8 tensors with scales and zero points by
+tensor or by index of an axis, constant or computed, from opset 10 on. Operators that only move or choose elements work
+on the whole numbers themselves. QuantizeLinear and DequantizeLinear may have blocks, and com.microsoft as their domain,
+too. Other types (4, 16 and 2 bits, 8-bit floats) are refused, unless all of it is constant.
 """
 
 _COMMON = "Any operator may be refused for one of these reasons; the error names the tensor and the way out:"
@@ -118,6 +127,8 @@ def operator_page() -> str:
     for operator in supported_operators():
         own = [message for message in refused[operator] if message not in common]
         lines.append(_row(_entry(operator, own, found[operator])))
+    lines += ["", _QUANTISED, _row(("operator", "what is done", "attributes", "tests")), "|---|---|---|---|"]
+    lines += [_row(_quantised_entry(operator, found[operator])) for operator in rewritten_operators()]
     lines += ["", _COMMON, "", *(f"- {message}" for message in dict.fromkeys([*of_the_walk(), *common]))]
     lines += ["", _FOLLOWED, _LEFT_OUT, _row(("why", "what would help", "operators")), "|---|---|---|"]
     lines += [_row((reason, hint or "-", ", ".join(names))) for (reason, hint), names in left_out().items()]
@@ -142,6 +153,15 @@ def _entry(operator: Operator, refused: Sequence[str], tested: Tested) -> tuple[
         ", ".join(f"`{kernel}`" for kernel in tested.kernels) or "-",
         f"{tested.planned} of {tested.tests}" if tested.tests else "-",
         f"`{Path(inspect.getfile(function)).name}`",
+    )
+
+
+def _quantised_entry(operator: Operator, tested: Tested) -> tuple[str, ...]:
+    return (
+        titled(operator),
+        " ".join((inspect.getdoc(rewritten_operators()[operator]) or "").split()),
+        ", ".join(attributes(operator)) or "-",
+        f"{tested.planned} of {tested.tests}" if tested.tests else "-",
     )
 
 
@@ -269,7 +289,7 @@ def _node_tests() -> defaultdict[Operator, Tested]:
         if len(nodes) != 1:
             continue
         operator = "" if nodes[0].domain == "ai.onnx" else nodes[0].domain, nodes[0].op_type
-        if lowering_of(operator) is None:
+        if lowering_of(operator) is None and operator not in rewritten_operators():
             continue
         tested = found[operator]
         tested.tests += 1
@@ -312,7 +332,7 @@ def left_out() -> dict[tuple[str, str], list[str]]:
     """(reason, way out) -> the operators of ONNX that are refused so, by name."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for operator, history in schemas().items():
-        if lowering_of(operator) or not history or operator[1] == "Constant":
+        if lowering_of(operator) or operator in rewritten_operators() or not history or operator[1] == "Constant":
             continue
         blocked = refusal(ir.Node(operator[0], operator[1], [], name="n"))
         found[blocked.reason, blocked.hint].append(titled(operator))

@@ -18,7 +18,7 @@ from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quantised.rewriting import is_quantised, rewrite_quantised
 from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.records import GraphView, ReadModel, TensorInfo
-from trnrt.importer.rewriting.older import renew_opset_6
+from trnrt.importer.rewriting.older import renew_opset_6, renew_opset_10
 from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import find_too_large
 from trnrt.importer.values import static_shape
@@ -87,6 +87,8 @@ def _fold_model(imported: ReadModel, given: _Given) -> tuple[ir.Model, Folder, l
         value.shape = ir.Shape(given.shapes[value.name or ""])
     bind_values(model.graph, given.constants)
     folder = Folder(model, given.symbols, keeps_integers=is_quantised(model.graph))
+    if folder.keeps_integers:
+        renew_opset_10(model)
     notes = folder.settle()
     if folder.keeps_integers:
         notes += rewrite_quantised(model, given.symbols)

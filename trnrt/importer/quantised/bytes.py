@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.quantised.forms import BYTES, LIMITS, Left, Number, Scaled, Whole, are_equal, count, rank, shape_of
+from trnrt.importer.quantised.forms import BYTES, LIMITS, Left, Number, Scaled, Whole, are_equal, count, shape_of
 from trnrt.importer.quantised.writing import Writer
 from trnrt.importer.values import attribute, input_at
 
 
 def dequantize(writer: Writer, node: ir.Node) -> None:
-    """(x - zero point) * scale: recorded, and written where a node reads the float."""
+    """(x - zero point) * scale, written where a node reads the float."""
     source, made, scale_value = node.inputs[0], node.outputs[0], node.inputs[1]
-    _refuse_blocks(node)
     form, shape, axis = writer.whole(source), shape_of(source), attribute(node, "axis", 1)
-    zero = spread(writer, writer.zero(input_at(node, 2)), shape, axis)
-    scale = spread(writer, writer.real(scale_value), shape, axis)
+    block = attribute(node, "block_size", 0)
+    zero = spread(writer, writer.zero(input_at(node, 2)), shape, axis, block)
+    scale = spread(writer, writer.real(scale_value), shape, axis, block)
     numbers = writer.centre(form, zero)
     low, high = (form.low, form.high) if numbers is form.numbers else tensor_bounds(source, zero)
     kind = made.dtype or (scale_value.dtype if scale_value is not None else None) or ir.DataType.FLOAT
@@ -27,20 +27,14 @@ def dequantize(writer: Writer, node: ir.Node) -> None:
 def quantize(writer: Writer, node: ir.Node) -> None:
     """Round(x / scale), limited to the type's range less the zero point."""
     source, made, zero_value = node.inputs[0], node.outputs[0], input_at(node, 2)
-    _refuse_blocks(node)
     kind = made.dtype or (ir.DataType.UINT8 if zero_value is None else zero_value.dtype)
     if source is None or kind not in BYTES:
         raise Left(f"its result is {kind.name.lower() if kind else '?'}; int8 and uint8 are supported")
     made.dtype = kind
-    shape, axis = shape_of(source), attribute(node, "axis", 1)
-    scale = spread(writer, writer.real(node.inputs[1]), shape, axis)
-    zero = spread(writer, writer.zero(zero_value), shape, axis)
+    shape, axis, block = shape_of(source), attribute(node, "axis", 1), attribute(node, "block_size", 0)
+    scale = spread(writer, writer.real(node.inputs[1]), shape, axis, block)
+    zero = spread(writer, writer.zero(zero_value), shape, axis, block)
     writer.know(made, quantize_value(writer, source, scale, zero, kind, node.name or ""))
-
-
-def _refuse_blocks(node: ir.Node) -> None:
-    if attribute(node, "block_size", 0):
-        raise Left("a scale for each block of elements; one for all or one for each index of an axis is supported")
 
 
 def quantize_value(
@@ -108,13 +102,29 @@ def type_bounds(kind: ir.DataType | None, zero: Number) -> tuple[float, float]:
     return low - most, high - least
 
 
-def spread(writer: Writer, number: Number, shape: tuple[int, ...], axis: int) -> Number:
-    """A scale or zero point so that it broadcasts to a tensor of this shape: one for all elements, or one for each
-    index of ``axis``."""
+def spread(writer: Writer, number: Number, shape: tuple[int, ...], axis: int, block: int = 0) -> Number:
+    """A scale or zero point so that it broadcasts to a tensor of this shape: one for all elements, for each index of
+    ``axis``, or for each ``block`` of elements along it."""
     if count(number) == 1:
         return number if isinstance(number, ir.Value) else number.reshape(())
-    if rank(number) != 1 or not -len(shape) <= axis < len(shape) or count(number) != shape[axis]:
-        given = tuple(number.shape or ())
-        raise Left(f"a scale or zero point of shape {given} along axis {axis} of a tensor of shape {shape}")
-    after = len(shape) - 1 - axis % len(shape)
+    given, place = tuple(number.shape or ()), axis % max(len(shape), 1)
+    parts = (*shape[:place], -(-shape[place] // block), *shape[place + 1 :]) if block > 0 else shape[place : place + 1]
+    if not -len(shape) <= axis < len(shape) or given != parts:
+        by = f"in blocks of {block} along" if block else "along"
+        raise Left(f"a scale or zero point of shape {given} {by} axis {axis} of a tensor of shape {shape}")
+    if block:
+        return _repeat(writer, number, shape, place, block)
+    after = len(shape) - 1 - place
     return writer.apply("Reshape", number, np.array([-1, *[1] * after], np.int64)) if after else number
+
+
+def _repeat(writer: Writer, number: Number, shape: tuple[int, ...], axis: int, block: int) -> Number:
+    """Each index of an axis repeated ``block`` times, and cut to the shape."""
+    apart = (*shape[:axis], -(-shape[axis] // block), 1, *shape[axis + 1 :])
+    repeats, joined = [1] * len(apart), list(shape)
+    repeats[axis + 1], joined[axis] = block, apart[axis] * block
+    number = writer.apply("Reshape", number, np.array(apart, np.int64))
+    number = writer.apply("Tile", number, np.array(repeats, np.int64))
+    number = writer.apply("Reshape", number, np.array(joined, np.int64))
+    ends = (np.array([value], np.int64) for value in (0, shape[axis], axis))
+    return number if joined == list(shape) else writer.apply("Slice", number, *ends)

@@ -94,6 +94,13 @@ def count(number: Number) -> int:
     return int(np.prod(dims, dtype=np.int64)) if number.shape is not None else 0
 
 
+def one_number(number: Number) -> Number:
+    """A scale or zero point that is one for all elements. Left if it isn't."""
+    if count(number) != 1:
+        raise Left("several scales or zero points; one for all elements is supported")
+    return number if isinstance(number, ir.Value) else number.reshape(())
+
+
 def rank(number: Number) -> int:
     """The number of dimensions."""
     return number.ndim if not isinstance(number, ir.Value) else len(number.shape or ())

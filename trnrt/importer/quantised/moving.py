@@ -18,7 +18,7 @@ def move(writer: Writer, node: ir.Node) -> None:
     form = _form(writer, node.inputs[0])
     if node.op_type == "Resize" and attribute(node, "mode", "nearest") != "nearest":
         raise Left("")
-    _put(writer, node, form, [_numbers(writer, form), *node.inputs[1:]])
+    _put(writer, node, form, [form.numbers, *node.inputs[1:]])
 
 
 def turn(writer: Writer, node: ir.Node) -> None:
@@ -47,7 +47,7 @@ def pad(writer: Writer, node: ir.Node) -> None:
         fill = _over_scale(writer, form, value)
     elif form.is_limited:
         raise Left("")
-    _put(writer, node, form, [_numbers(writer, form), node.inputs[1], fill, *node.inputs[3:]])
+    _put(writer, node, form, [form.numbers, node.inputs[1], fill, *node.inputs[3:]])
 
 
 def _over_scale(writer: Writer, form: Scaled, value: ir.Value) -> Number:
@@ -148,13 +148,6 @@ def _form(writer: Writer, value: ir.Value | None, *, one_scale: bool = True) -> 
     if form is None or (one_scale and isinstance(form, Scaled) and count(form.scale) != 1):
         raise Left("")
     return form
-
-
-def _numbers(writer: Writer, form: Form) -> ir.Value:
-    """The numbers as a tensor. Left if they are constant."""
-    if not isinstance(form.numbers, ir.Value):
-        raise Left("")
-    return form.numbers
 
 
 def _copy_kind(source: ir.Value | None, made: ir.Value) -> None:

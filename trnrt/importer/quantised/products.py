@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.quantised.bytes import requantize, spread
-from trnrt.importer.quantised.forms import ZERO, Left, Number, Scaled, Whole, count, rank, shape_of
+from trnrt.importer.quantised.forms import ZERO, Left, Number, Scaled, Whole, count, one_number, rank, shape_of
 from trnrt.importer.quantised.writing import Writer
 from trnrt.importer.values import attribute, input_at
 
@@ -30,7 +30,7 @@ def multiply_floats(writer: Writer, node: ir.Node) -> None:
     form = Scaled(sums, factor, kind=node.outputs[0].dtype or left.kind)
     writer.know(node.outputs[0], form)
     if bias is not None and numbers is None:
-        _add_float_bias(writer, node, form, bias)
+        add_float_bias(writer, node, form, bias)
 
 
 def _product_scale(writer: Writer, node: ir.Node, left: Number, right: Number) -> Number:
@@ -91,7 +91,7 @@ def _whole_bias(writer: Writer, bias: ir.Value, factor: Number) -> Number | None
     return form.numbers
 
 
-def _add_float_bias(writer: Writer, node: ir.Node, form: Scaled, bias: ir.Value) -> None:
+def add_float_bias(writer: Writer, node: ir.Node, form: Scaled, bias: ir.Value) -> None:
     """Add a bias that has no scale, or another one, to the scaled sums."""
     scaled, addend = writer.apply("Mul", form.numbers, form.scale), writer.real(bias)
     if node.op_type in ("Conv", "ConvTranspose"):
@@ -129,7 +129,7 @@ def multiply(writer: Writer, node: ir.Node, left: Number, right: Number, bias: N
 
 
 def convolve_bytes(writer: Writer, node: ir.Node) -> None:
-    """QLinearConv: (x, scale, zero point), (w, scale, zero point), (y's scale, zero point), bias of whole numbers."""
+    """(x, scale, zero point), (w, scale, zero point), (y's scale, zero point), bias of whole numbers."""
     x, w = (_side(writer, node, place) for place in (0, 3))
     if count(x[1]) != 1:
         raise Left("the data's scale differs between channels")
@@ -141,7 +141,7 @@ def convolve_bytes(writer: Writer, node: ir.Node) -> None:
 
 
 def multiply_bytes(writer: Writer, node: ir.Node) -> None:
-    """QLinearMatMul: (a, scale, zero point), (b, scale, zero point), (y's scale, zero point)."""
+    """(a, scale, zero point), (b, scale, zero point), (y's scale, zero point)."""
     a, b = (_side(writer, node, place) for place in (0, 3))
     (scale_a, zero_a), (scale_b, zero_b) = (
         tuple(_spread_matrix(writer, number, shape_of(node.inputs[place]), axis) for number in side[1:])
@@ -152,7 +152,7 @@ def multiply_bytes(writer: Writer, node: ir.Node) -> None:
 
 
 def multiply_matrices(writer: Writer, node: ir.Node) -> None:
-    """QGemm: (a, scale, zero point), (b, scale, zero point), bias of whole numbers, (y's scale, zero point). Without
+    """(a, scale, zero point), (b, scale, zero point), bias of whole numbers, (y's scale, zero point). Without
     a scale of y, the result is a float."""
     a, b = (_side(writer, node, place) for place in (0, 3))
     is_turned = bool(attribute(node, "transB", 0))
@@ -186,19 +186,12 @@ def know_requantized(writer: Writer, node: ir.Node, sums: Number, scale: Number,
     made = node.outputs[0]
     kind = zero_value.dtype if zero_value is not None else made.dtype or ir.DataType.UINT8
     made.dtype = kind or ir.DataType.UINT8
-    factor = writer.apply("Div", scale, _one(writer.real(target)))
-    writer.know(made, requantize(writer, sums, factor, _one(writer.zero(zero_value)), kind, node.name or ""))
-
-
-def _one(number: Number) -> Number:
-    """A scale or zero point of a result, one for all its elements."""
-    if count(number) != 1:
-        raise Left("the result has several scales or zero points")
-    return number if isinstance(number, ir.Value) else number.reshape(())
+    factor = writer.apply("Div", scale, one_number(writer.real(target)))
+    writer.know(made, requantize(writer, sums, factor, one_number(writer.zero(zero_value)), kind, node.name or ""))
 
 
 def convolve_integers(writer: Writer, node: ir.Node) -> None:
-    """ConvInteger: (x, w, x's zero point, w's zero point); the sums are its result."""
+    """(x, w, x's zero point, w's zero point); the sums are its result."""
     zero = spread(writer, writer.zero(input_at(node, 3)), shape_of(node.inputs[1]), 0)
     weights = writer.centre(writer.whole(node.inputs[1]), zero)
     data = writer.centre(writer.whole(node.inputs[0]), writer.zero(input_at(node, 2)))
@@ -206,12 +199,22 @@ def convolve_integers(writer: Writer, node: ir.Node) -> None:
 
 
 def multiply_integers(writer: Writer, node: ir.Node) -> None:
-    """MatMulInteger: (a, b, a's zero point, b's zero point); the sums are its result."""
+    """(a, b, a's zero point, b's zero point); the sums are its result."""
+    _know_sums(writer, node, product_of_integers(writer, node, 2))
+
+
+def product_of_integers(writer: Writer, node: ir.Node, place: int, left: Whole | None = None) -> ir.Value:
+    """The sums of products of two matrices, whose zero points are inputs from ``place`` on; ``left``: the first one,
+    less its zero point. Then only that of the second is an input, at ``place + 1``."""
     sides = []
-    for place, axis in ((0, -2), (1, -1)):
-        zero = _spread_matrix(writer, writer.zero(input_at(node, place + 2)), shape_of(node.inputs[place]), axis)
-        sides.append(writer.centre(writer.whole(node.inputs[place]), zero))
-    _know_sums(writer, node, multiply(writer, node, *sides))
+    for side, axis in ((0, -2), (1, -1)):
+        if side == 0 and left is not None:
+            sides.append(left.numbers)
+            continue
+        value = node.inputs[side]
+        zero = _spread_matrix(writer, writer.zero(input_at(node, place + side)), shape_of(value), axis)
+        sides.append(writer.centre(writer.whole(value), zero))
+    return multiply(writer, node, sides[0], sides[1])
 
 
 def _know_sums(writer: Writer, node: ir.Node, sums: ir.Value) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from trnrt.importer.folding.inference import infer
 from trnrt.importer.naming import node_text
 from trnrt.importer.quantised import bytes as by_byte
-from trnrt.importer.quantised import moving, products
+from trnrt.importer.quantised import dynamic, functions, moving, products
 from trnrt.importer.quantised.forms import LEFT, Left
 from trnrt.importer.quantised.writing import Writer
 from trnrt.importer.values import has_subgraph
@@ -22,10 +23,23 @@ Rewrite = Callable[[Writer, ir.Node], None]
 _QUANTISED: dict[str, Rewrite] = {
     "ConvInteger": products.convolve_integers,
     "DequantizeLinear": by_byte.dequantize,
+    "DynamicQuantizeLinear": dynamic.quantize_dynamically,
+    "DynamicQuantizeMatMul": dynamic.multiply_dynamically,
     "MatMulInteger": products.multiply_integers,
+    "QLinearAdd": functions.add_or_multiply,
+    "QLinearAveragePool": functions.apply_function,
+    "QLinearConcat": functions.join,
     "QLinearConv": products.convolve_bytes,
+    "MatMulIntegerToFloat": dynamic.multiply_to_float,
     "QGemm": products.multiply_matrices,
+    "QLinearGlobalAveragePool": functions.average_channels,
+    "QLinearLeakyRelu": functions.apply_function,
     "QLinearMatMul": products.multiply_bytes,
+    "QLinearMul": functions.add_or_multiply,
+    "QLinearReduceMean": functions.apply_function,
+    "QLinearSigmoid": functions.apply_function,
+    "QLinearSoftmax": functions.apply_softmax,
+    "QLinearWhere": functions.choose,
     "QuantizeLinear": by_byte.quantize,
 }
 # Operators that are rewritten where they read quantised tensors.
@@ -42,6 +56,13 @@ _OTHERS: dict[str, Rewrite] = {
     "Relu": moving.relu,
     "Transpose": moving.turn,
 }
+
+
+def rewritten_operators() -> dict[tuple[str, str], Rewrite]:
+    """(domain, name) -> the function that rewrites each quantised operator, by name."""
+    of_onnx = {name for name in _QUANTISED if onnx.defs.has(name)}
+    named = {("" if name in of_onnx else "com.microsoft", name): rewrite for name, rewrite in _QUANTISED.items()}
+    return dict(sorted(named.items()))
 
 
 def is_quantised(graph: ir.Graph) -> bool:
@@ -78,6 +99,8 @@ def _rewrite_node(writer: Writer, node: ir.Node) -> bool:
         return False
     writer.node = node
     try:
+        if writer.editor.opset < 11:
+            raise Left(f"the model is of opset {writer.editor.opset}; opset 10 and later are supported")
         rewrite(writer, node)
     except Left as reason:
         if str(reason):

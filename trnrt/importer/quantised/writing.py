@@ -24,6 +24,8 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "Min": np.minimum,
     "Round": np.rint,
     "Relu": lambda x: np.maximum(x, np.float32(0)),
+    "Slice": lambda x, start, end, axis: np.take(x, np.arange(start[0], end[0]), axis[0]),
+    "Tile": np.tile,
     "Reshape": lambda x, shape: x.reshape(shape),
 }
 

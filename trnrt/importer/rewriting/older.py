@@ -1,4 +1,4 @@
-"""Opset 6 rewritten as opset 7, which changed common operators; and operators of old opsets in simpler terms."""
+"""Opsets 6 and 10 rewritten as the next, which changed common operators; and old operators in simpler terms."""
 
 from __future__ import annotations
 
@@ -76,6 +76,51 @@ def _append_ones(editor: Editor, node: ir.Node, count: int) -> None:
         return
     name = editor.node_name(f"{node.name}_reshape")
     node.replace_input_with(1, editor.reshape(node, value, wanted, f"{value.name}_aligned", name))
+
+
+def renew_opset_10(model: ir.Model) -> None:
+    """Rewrite a graph of opset 10 in opset 11, which has Round. Attributes of Clip and Pad became inputs there, and
+    Resize got more ways to find coordinates."""
+    if model.opset_imports.get("", 0) != 10 or any(has_subgraph(node) for node in model.graph):
+        return
+    editor = Editor(model)
+    for node in model.graph:
+        change = _CHANGED_IN_11.get(node.op_type) if node.domain == "" else None
+        if change is not None:
+            change(editor, node)
+    model.opset_imports[""] = 11
+    model.graph.opset_imports[""] = 11
+
+
+def _renew_clip(editor: Editor, node: ir.Node) -> None:
+    for place, name in enumerate(("min", "max"), 1):
+        if name in node.attributes:
+            _set_number(editor, node, place, node.attributes.pop(name).as_float(), name)
+
+
+def _renew_pad(editor: Editor, node: ir.Node) -> None:
+    amounts = np.array(node.attributes.pop("pads").as_ints(), np.int64)
+    editor.set_input(node, 1, editor.constant(amounts, f"{node.outputs[0].name}_pads"))
+    if "value" in node.attributes:
+        _set_number(editor, node, 2, node.attributes.pop("value").as_float(), "value")
+
+
+def _renew_resize(editor: Editor, node: ir.Node) -> None:
+    scales = node.inputs[1]
+    node.replace_input_with(1, None)
+    editor.set_input(node, 2, scales)
+    for name, word in (("coordinate_transformation_mode", "asymmetric"), ("nearest_mode", "floor")):
+        node.attributes[name] = ir.AttrString(name, word)
+
+
+_CHANGED_IN_11 = {"Clip": _renew_clip, "Pad": _renew_pad, "Resize": _renew_resize}
+
+
+def _set_number(editor: Editor, node: ir.Node, place: int, number: float, name: str) -> None:
+    """Set an input to a number of the first input's type: float32 if that is not known yet."""
+    source = node.inputs[0]
+    kind = ir.DataType.FLOAT if source is None or source.dtype is None else source.dtype
+    editor.set_input(node, place, editor.constant(np.array(number, kind.numpy()), f"{node.outputs[0].name}_{name}"))
 
 
 def fill_masks(editor: Editor) -> list[str]:
