@@ -15,6 +15,8 @@ from commanding import trnrt
 from onnx import TensorProto, numpy_helper
 from quantisable import save_residual, save_uneven
 
+from trnrt import InferenceSession
+
 MODELS = Path(__file__).parents[2] / "models"
 CNN, FFNN, SPLIT = MODELS / "digits_cnn.onnx", MODELS / "digits_ffnn.onnx", MODELS / "digits_test.npz"
 SAMPLES = ("digits_cnn", "digits_cnn_legacy", "digits_ffnn", "digits_ffnn_legacy", "digits_mlp_sklearn")
@@ -70,6 +72,18 @@ def test_the_sample_models_lose_at_most_half_a_percent(tmp_path: Path, name: str
         feeds = {key: file["pixels" if name.endswith("sklearn") else "image"]}
     assert int((classes(out, feeds) != classes(model, feeds)).sum()) == loss["changed_decisions"]
     assert document["bytes"]["quantised"] == out.stat().st_size < document["bytes"]["float"]
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "digits_ffnn", "digits_mlp_sklearn"])
+def test_the_simulator_loses_as_little(tmp_path: Path, name: str) -> None:
+    model, out = MODELS / f"{name}.onnx", tmp_path / "int8.onnx"
+    quantize(model, out, "--data", SPLIT, "--no-layers")
+    with np.load(SPLIT) as file:
+        feeds = {onnx.load(model).graph.input[0].name: file["pixels" if name.endswith("sklearn") else "image"]}
+    session = InferenceSession(str(out), cache=False)
+    floats = next(info.name for info in session.get_outputs() if info.type == "tensor(float)")
+    found = np.argmax(session.run([floats], feeds)[0], axis=1)
+    assert int((found != classes(model, feeds)).sum()) <= 0.005 * len(found)
 
 
 def test_weights_are_int8_by_channel_and_activations_uint8(tmp_path: Path) -> None:

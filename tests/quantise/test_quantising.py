@@ -19,6 +19,7 @@ from trnrt.quantise.data import read_data
 from trnrt.quantise.preparing import prepare
 
 MODELS = Path(__file__).parents[2] / "models"
+SKLEARN = Path(__file__).parents[1] / "data" / "sklearn"
 CNN, SPLIT = MODELS / "digits_cnn.onnx", MODELS / "digits_test.npz"
 
 
@@ -109,6 +110,11 @@ def test_an_old_model_is_folded_and_raised(tmp_path: Path) -> None:
 def test_a_product_keeps_its_name_when_its_bias_goes_into_it() -> None:
     prepared = prepare(import_model(MODELS / "digits_mlp_sklearn.onnx"), "qdq")
     assert [layer.nodes for layer in prepared.layers] == [("MatMul", "Relu"), ("MatMul1", "Relu1"), ("MatMul2",)]
+
+
+def test_layers_behind_an_operator_that_onnx_infers_nothing_for() -> None:
+    prepared = prepare(import_model(SKLEARN / "standard_mlp.onnx"), "qdq")
+    assert [layer.op for layer in prepared.layers] == ["MatMul", "Add", "MatMul", "Add"]
 
 
 def test_models_with_nothing_to_quantise(tmp_path: Path) -> None:

@@ -149,8 +149,10 @@ def _fold(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
             content = proto.SerializeToString()
             onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
             folded = onnx.load(options.optimized_model_filepath)
-            del folded.graph.value_info[:]
+            del folded.graph.value_info[:]  # onnx's inference refuses some of onnxruntime's shapes
             folded = onnx.shape_inference.infer_shapes(folded)
+            if _state_types(folded):
+                folded = onnx.shape_inference.infer_shapes(folded)
         except Exception as error:  # onnxruntime and protobuf raise errors of their own kinds
             raise QuantiseError(f"onnxruntime can't read {name_text(name)}: {one_line(str(error))}") from error
     keep_used_domains(folded)
@@ -161,6 +163,33 @@ def _fold(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
         if before not in names:  # a MatMul that became a Gemm keeps the name that its user knows
             node.name = before
     return folded
+
+
+def _state_types(proto: onnx.ModelProto) -> bool:
+    """Write down which tensors are float32 where onnx doesn't know, such as behind operators that are not its own.
+
+    onnxruntime does: it names the types of a model's outputs. False if there was nothing to add.
+    """
+    import onnx
+    import onnxruntime
+
+    graph = proto.graph
+    known = {value.name for value in (*graph.value_info, *graph.output)}
+    unknown = [name for node in graph.node for name in node.output if name and name not in known]
+    if not unknown:
+        return False
+    probe = onnx.ModelProto()
+    probe.CopyFrom(proto)
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in unknown)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(probe.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    floats = {output.name for output in session.get_outputs() if output.type == "tensor(float)"}
+    graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in unknown if name in floats
+    )
+    return True
 
 
 def _flatten_biases(proto: onnx.ModelProto) -> None:
