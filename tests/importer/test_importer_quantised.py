@@ -217,6 +217,8 @@ MOVED = {
     "Pad with a number": "m = Pad(q, pads, u)",
     "Clip": "m = Clip(q, u, z)",
     "Max": "m = Max(q, u)",
+    "Resize": 'm = Resize<mode="nearest">(q, , doubled)',
+    "Resize by means": 'm = Resize<mode="linear">(q, , doubled)',
     "Gather": "m = Gather<axis=1>(q, twos)",
 }  # fmt: skip
 AROUND = "(float[2,3,4,4] x) => (float[a,b,c,d] y) {{ q = QuantizeLinear(x, s, z) {} y = DequantizeLinear(m, s, z) }}"
@@ -225,7 +227,7 @@ AROUND = "(float[2,3,4,4] x) => (float[a,b,c,d] y) {{ q = QuantizeLinear(x, s, z
 @pytest.mark.parametrize("name", MOVED)
 def test_integers_are_moved_as_they_are(name: str) -> None:
     constants = DATA | {"ones": np.array([0, 0, 1]), "twos": np.array([2, 2, 2]), "minus": np.array([2, 4, 12, 1])}
-    constants |= {"pads": np.array([0, 0, 1, 1, 0, 0, 0, 2])}
+    constants |= {"pads": np.array([0, 0, 1, 1, 0, 0, 0, 2]), "doubled": np.array([1, 1, 2, 2], np.float32)}
     check_rewriting(modelled(AROUND.format(MOVED[name]), constants, 19))
 
 

@@ -32,6 +32,8 @@ ALLOWED = {
     "importer/folding/spatial.py": "sizes that onnxruntime finds and onnx does not",
     "importer/folding/windows.py": "a rewrite: padding that a rule names becomes numbers",
     "importer/quantised/bytes.py": "a rewrite: quantised operators become plain ones",
+    "importer/quantised/dynamic.py": "a rewrite: quantised operators become plain ones",
+    "importer/quantised/functions.py": "a rewrite: quantised operators become plain ones",
     "importer/quantised/moving.py": "a rewrite: quantised operators become plain ones",
     "importer/quantised/products.py": "a rewrite: quantised operators become plain ones",
     "importer/quantised/rewriting.py": "a rewrite: quantised operators become plain ones",

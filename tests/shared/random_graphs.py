@@ -2,6 +2,8 @@
 
     python tests/shared/random_graphs.py --seed 0 --count 10000 -j 2 --json found.json
 
+``--quantised``: quantised graphs, which must give the very integers that numpy does.
+
 A graph is a number. Each that fails is made small and written as ``graph_<number>.onnx`` with its inputs and the
 expected outputs (``.npz``); failures of one cause are counted together. Exit code 1 says that some graph failed, or
 that too many were refused.
@@ -26,6 +28,7 @@ from typing import Any
 import numpy as np
 import onnx
 from graphs.noise import Dropped
+from graphs.quantised_trying import try_quantised, write_quantised
 from graphs.shrinking import shrink
 from graphs.trying import CRASH, FAILURES, NOTHING, REFUSED, RIGHT, WRONG, Case, Verdict, judge, make_case, operators_of
 
@@ -33,6 +36,15 @@ from trnrt.inputs.npz import pack_npz
 
 MOST_REFUSED = 0.05
 FAILED = Path(tempfile.gettempdir()) / "random_graphs"
+
+
+def try_quantised_graph(seed: int, folder: Path | None, begun: Callable[[], None] = lambda: None) -> Verdict:
+    """Draw quantised graph ``seed`` and run it; what fails is written."""
+    begun()
+    verdict, graph = try_quantised(seed)
+    if verdict.end in FAILURES and folder is not None and graph is not None:
+        write_quantised(graph, folder / f"quantised_{seed}")
+    return verdict
 
 
 def try_graph(seed: int, folder: Path | None, begun: Callable[[], None] = lambda: None) -> Verdict:
@@ -75,23 +87,24 @@ def write(case: Case, stem: Path) -> None:
 # -- processes ---------------------------------------------------------------------------------------
 
 
-def work(pipe: Connection, folder: Path | None) -> None:
+def work(pipe: Connection, folder: Path | None, quantised: bool) -> None:
     """Try the graphs whose numbers come in. None says that onnxruntime has done its part."""
+    attempt = try_quantised_graph if quantised else try_graph
     with suppress(EOFError, KeyboardInterrupt):
         while True:
-            pipe.send(try_graph(pipe.recv(), folder, lambda: pipe.send(None)))
+            pipe.send(attempt(pipe.recv(), folder, lambda: pipe.send(None)))
 
 
-def started(folder: Path | None) -> Connection:
+def started(folder: Path | None, quantised: bool) -> Connection:
     """A process that waits for numbers."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    context.Process(target=work, args=(theirs, folder), daemon=True).start()
+    context.Process(target=work, args=(theirs, folder, quantised), daemon=True).start()
     theirs.close()
     return ours
 
 
-def verdicts(seeds: Iterable[int], processes: int, folder: Path | None) -> Iterator[Verdict]:
+def verdicts(seeds: Iterable[int], processes: int, folder: Path | None, quantised: bool = False) -> Iterator[Verdict]:
     """The verdicts, as they come. A process that dies is a crash, unless onnxruntime was at work; another follows."""
     left = iter(seeds)
     busy: dict[Connection, Verdict] = {}
@@ -103,7 +116,7 @@ def verdicts(seeds: Iterable[int], processes: int, folder: Path | None) -> Itera
             busy[pipe] = Verdict(seed, NOTHING, "onnxruntime died")
 
     for _ in range(processes):
-        give(started(folder))
+        give(started(folder, quantised))
     while busy:
         for pipe in wait(list(busy)):
             assert isinstance(pipe, Connection)
@@ -112,7 +125,7 @@ def verdicts(seeds: Iterable[int], processes: int, folder: Path | None) -> Itera
                 verdict = pipe.recv()
             except (EOFError, ConnectionResetError):
                 yield ended
-                give(started(folder))
+                give(started(folder, quantised))
                 continue
             if verdict is None:
                 busy[pipe] = Verdict(ended.seed, CRASH, "the process died")
@@ -175,13 +188,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Random graphs against onnxruntime.")
     parser.add_argument("--seed", type=int, default=0, help="the number of the first graph")
     parser.add_argument("--count", type=int, default=200, help="how many graphs")
+    parser.add_argument("--quantised", action="store_true", help="quantised graphs, against integers of numpy")
     parser.add_argument("-j", "--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write what was found")
     parser.add_argument("--failures", type=Path, default=FAILED, help=f"where graphs that fail are written ({FAILED})")
     given = parser.parse_args(arguments)
     start = time.monotonic()
     seeds = range(given.seed, given.seed + given.count)
-    found = counted(verdicts(seeds, given.processes, given.failures), given.count)
+    found = counted(verdicts(seeds, given.processes, given.failures, given.quantised), given.count)
     counts = summary(found)
     show(counts, found)
     print(f"{time.monotonic() - start:.0f} s; failed graphs are in {given.failures}")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.quantised.forms import BYTES, Form, Left, Number, Scaled, Whole, are_equal, count, shape_of
+from trnrt.importer.quantised.forms import BYTES, ZERO, Form, Left, Number, Scaled, Whole, are_equal, count, shape_of
 from trnrt.importer.quantised.writing import Writer
 from trnrt.importer.values import attribute, constant_array, input_at, is_used
 
@@ -16,9 +16,22 @@ from trnrt.importer.values import attribute, constant_array, input_at, is_used
 def move(writer: Writer, node: ir.Node) -> None:
     """An operator whose results are elements of its first input."""
     form = _form(writer, node.inputs[0])
-    if node.op_type == "Resize" and attribute(node, "mode", "nearest") != "nearest":
-        raise Left("")
     _put(writer, node, form, [form.numbers, *node.inputs[1:]])
+
+
+def resize(writer: Writer, node: ir.Node) -> None:
+    """Resize: the nearest numbers, or of integers the means of neighbours, less their fractions."""
+    if attribute(node, "mode", "nearest") == "nearest":
+        move(writer, node)
+        return
+    form, value = _form(writer, node.inputs[0]), node.inputs[0]
+    if not isinstance(form, Whole) or value is None or value.dtype is None:
+        raise Left("")
+    operands = [writer.centre(form, ZERO), *node.inputs[1:]]
+    (means,) = writer.insert(
+        "Resize", operands, 1, f"{node.outputs[0].name}_means", node.name or "", dict(node.attributes)
+    )
+    writer.replace(node.outputs[0], writer.apply("Cast", means, to=value.dtype))
 
 
 def turn(writer: Writer, node: ir.Node) -> None:
@@ -40,7 +53,7 @@ def pad(writer: Writer, node: ir.Node) -> None:
     if attribute(node, "mode", "constant") != "constant":
         move(writer, node)
         return
-    fill: Number = np.zeros((), np.float32)
+    fill: Number = ZERO
     if isinstance(form, Whole):
         fill = writer.apply("Sub", fill if value is None else writer.zero(value), form.zero)
     elif value is not None:
@@ -57,7 +70,7 @@ def _over_scale(writer: Writer, form: Scaled, value: ir.Value) -> Number:
         return known.numbers if isinstance(known.numbers, ir.Value) else known.numbers.reshape(())
     if array is None or array.size != 1 or array.any() or form.is_limited:
         raise Left("")
-    return np.zeros((), np.float32)
+    return ZERO
 
 
 def join(writer: Writer, node: ir.Node) -> None:
@@ -130,7 +143,7 @@ def copy(writer: Writer, node: ir.Node) -> None:
         raise Left("")
     form, kind = writer.forms[value], ir.DataType(attribute(node, "to", 1))
     if isinstance(form, Whole) and kind == ir.DataType.FLOAT:
-        writer.replace(made, writer.centre(form, np.zeros((), np.float32)))
+        writer.replace(made, writer.centre(form, ZERO))
     elif isinstance(form, Whole) and kind in (ir.DataType.INT32,):
         writer.know(made, form)
     else:

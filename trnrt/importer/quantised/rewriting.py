@@ -43,7 +43,7 @@ _QUANTISED: dict[str, Rewrite] = {
     "QuantizeLinear": by_byte.quantize,
 }
 # Operators that are rewritten where they read quantised tensors.
-_MOVING = """DepthToSpace Expand Flatten Gather GlobalMaxPool Identity MaxPool ReduceMax ReduceMin Reshape Resize Slice
+_MOVING = """DepthToSpace Expand Flatten Gather GlobalMaxPool Identity MaxPool ReduceMax ReduceMin Reshape Slice
     SpaceToDepth Split Squeeze Tile Unsqueeze"""
 _OTHERS: dict[str, Rewrite] = {
     **dict.fromkeys(_MOVING.split(), moving.move),
@@ -54,6 +54,7 @@ _OTHERS: dict[str, Rewrite] = {
     "Concat": moving.join,
     "Pad": moving.pad,
     "Relu": moving.relu,
+    "Resize": moving.resize,
     "Transpose": moving.turn,
 }
 
