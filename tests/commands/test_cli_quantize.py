@@ -213,7 +213,9 @@ def test_a_loss_that_cannot_be_met(tmp_path: Path, uneven: tuple[Path, Path]) ->
         (("--data", "missing.npz"), "missing.npz"),
         (("--data", SPLIT, "--label", "image"), "'image'"),
         (("--data", SPLIT, "--max-drop", "much"), "'much' is not a percentage"),
-        (("--data", SPLIT, "--scale", "2"), "are for images"),
+        (("--data", SPLIT, "--scale", "2"), "are for images, and no --data is one"),
+        (("--data", "*.png"), "--data takes no patterns"),
+        (("--data", SPLIT, "--label", "none"), "no array 'none' for --label"),
     ],
 )
 def test_bad_requests(tmp_path: Path, arguments: tuple[str | Path, ...], message: str) -> None:

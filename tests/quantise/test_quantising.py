@@ -14,8 +14,10 @@ from quantisable import save, save_residual
 from trnrt.errors import InputError, ModelFileError, QuantiseError
 from trnrt.importer import import_model
 from trnrt.predict.source import Asked
+from trnrt.quantise.calibrating import find_ranges
 from trnrt.quantise.comparing import Difference, compare_runs, compare_tensors, signal_to_noise
 from trnrt.quantise.data import read_data
+from trnrt.quantise.making import quantise
 from trnrt.quantise.preparing import prepare
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -115,6 +117,27 @@ def test_a_product_keeps_its_name_when_its_bias_goes_into_it() -> None:
 def test_layers_behind_an_operator_that_onnx_infers_nothing_for() -> None:
     prepared = prepare(import_model(SKLEARN / "standard_mlp.onnx"), "qdq")
     assert [layer.op for layer in prepared.layers] == ["MatMul", "Add", "MatMul", "Add"]
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("linear", TensorProto.FLOAT), ("nearest", TensorProto.UINT8)])
+def test_a_resize_that_interpolates_stays_in_float(tmp_path: Path, mode: str, kind: int) -> None:
+    """onnxruntime's Resize of integers truncates; one that only copies stays on integers."""
+    form = "qoperator"
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Resize", ["c", "", "s"], ["r"], name="resize", mode=mode),
+        helper.make_node("Conv", ["r", "w"], ["y"], name="last"),
+    ]
+    weights = {"w": np.ones((1, 1, 1, 1), np.float32), "s": np.array([1, 1, 2, 2], np.float32)}
+    model = import_model(save(tmp_path / "m.onnx", nodes, weights, ([1, 1, 4, 4], [1, 1, 8, 8])))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((1, 1, 4, 4), np.float32))
+    prepared = prepare(model, form)
+    data = read_data(model, Asked((str(tmp_path / "x.npy"),)), {}, 512)
+    made = quantise(prepared, form, find_ranges(prepared, data, "minmax", lambda rows: None))
+    inferred = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(made))
+    types = {value.name: value.type.tensor_type.elem_type for value in inferred.graph.value_info}
+    (resize,) = (node for node in inferred.graph.node if node.op_type == "Resize")
+    assert types[resize.input[0]] == kind
 
 
 def test_models_with_nothing_to_quantise(tmp_path: Path) -> None:

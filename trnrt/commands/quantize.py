@@ -218,7 +218,14 @@ def _read(imported: ImportedModel, calibration: Calibration, images: Images, pla
     from trnrt.predict.source import Asked
     from trnrt.quantise.data import read_data
 
-    asked = Asked(tuple(calibration.files or ()), calibration.label, tuple(calibration.columns or ()), images.options)
+    asked = Asked(
+        tuple(calibration.files or ()),
+        calibration.label,
+        tuple(calibration.columns or ()),
+        images.options,
+        flag="--data",
+        id_flag="--label",
+    )
     return read_data(imported, asked, planning.shapes, calibration.samples)
 
 

@@ -209,7 +209,7 @@ def _open_ids(path: Path, members: Mapping[str, zipfile.ZipInfo], name: str) -> 
     ids = _open_array(path, members[name])
     if len(ids.header.shape) != 1 or ids.header.dtype.kind not in "iuUS":
         raise InputError(
-            f"{quote(name)} in {quote(str(path))} is {ids.describe()}: ids are one integer or text for each row"
+            f"{quote(name)} in {quote(str(path))} is {ids.describe()}: these are one integer or text for each row"
         )
     return ids
 

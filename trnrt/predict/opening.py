@@ -42,33 +42,35 @@ def open_source(asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, s
         InputError: for files that can't be read, or don't fit the model.
         OptionError: for settings that don't apply to these files.
     """
-    places = _places(asked.files, wanted)
+    places = _places(asked, wanted)
     kinds = {kind for kind, _, _ in places}
     if "parquet" in kinds and len(kinds) > 1:
         raise InputError("Parquet files have all inputs in their columns: they can't be combined with other files")
     if asked.columns and "parquet" not in kinds:
-        raise OptionError("--columns is for Parquet files, and no --input is one", hint="leave it out")
+        raise OptionError(f"--columns is for Parquet files, and no {asked.flag} is one", hint="leave it out")
     if asked.images != ImageOptions() and kinds <= {"npy", "npz"}:
-        raise OptionError("--layout, --color, --scale, --mean and --std are for images, and no --input is one")
+        raise OptionError(f"--layout, --color, --scale, --mean and --std are for images, and no {asked.flag} is one")
     if asked.id is not None and not kinds & {"parquet", "npz"}:
         raise OptionError(
-            "--id names a column of a Parquet file or an array of an .npz, and no --input is one",
-            hint="without it, the ids of pictures are their paths, those of other rows their numbers, from 0",
+            f"{asked.id_flag} names a column of a Parquet file or an array of an .npz, and no {asked.flag} is one",
+            hint="leave it out",
         )
     readers = _open_readers(places, asked, wanted, metadata)
-    return _join_readers(readers, wanted, _id_readers(readers, places, asked.id))
+    return _join_readers(readers, wanted, _id_readers(readers, places, asked))
 
 
-def _places(files: Sequence[str], wanted: Sequence[Wanted]) -> list[tuple[str, str | None, Path]]:
+def _places(asked: Asked, wanted: Sequence[Wanted]) -> list[tuple[str, str | None, Path]]:
     """(kind, input or None, path) of each argument."""
-    if not files:
-        raise OptionError("no --input", hint="name the rows to predict: --input data.parquet, an .npz, or a folder")
+    if not asked.files:
+        raise OptionError(
+            f"no {asked.flag}", hint=f"name the rows to predict: {asked.flag} data.parquet, an .npz, or a folder"
+        )
     by_name = {one.name: one.info for one in wanted}
-    named = [split_argument(argument, by_name) for argument in files]
-    return [(_kind(path), name, path) for name, path in named]
+    named = [split_argument(argument, by_name) for argument in asked.files]
+    return [(_kind(path, asked.flag), name, path) for name, path in named]
 
 
-def _kind(path: Path) -> str:
+def _kind(path: Path, flag: str) -> str:
     """The kind of an argument: "parquet", "npy", "npz", "image", or "images" for a folder of them."""
     if path.is_dir():
         from trnrt.predict.parquet import parquet_files
@@ -86,8 +88,8 @@ def _kind(path: Path) -> str:
                 hint=_conversion(path, read),
             )
     elif has_magic(str(path)) and not path.exists():
-        hint = "name the folder for all Parquet files or pictures in it, or repeat --input for each file"
-        raise InputError(f"there is no file {quote(str(path))}, and --input takes no patterns", hint=hint)
+        hint = f"name the folder for all Parquet files or pictures in it, or repeat {flag} for each file"
+        raise InputError(f"there is no file {quote(str(path))}, and {flag} takes no patterns", hint=hint)
     return kind_of(path)
 
 
@@ -143,21 +145,19 @@ def _only_input(wanted: Sequence[Wanted], path: Path) -> str:
     )
 
 
-def _id_readers(
-    readers: Sequence[Reader], places: Sequence[tuple[str, str | None, Path]], id_: str | None
-) -> list[int]:
+def _id_readers(readers: Sequence[Reader], places: Sequence[tuple[str, str | None, Path]], asked: Asked) -> list[int]:
     """The readers whose ids are the rows': with --id all that have it, but no paths of pictures; else the first one."""
     from trnrt.predict.arrays import names_in
     from trnrt.predict.pictures import PictureRows
 
     having = [at for at, reader in enumerate(readers) if reader.id_dtype is not None]
-    if id_ is None:
+    if asked.id is None:
         return having[:1]
     keyed = [at for at in having if not isinstance(readers[at], PictureRows)]
     if not keyed:
         archives = [path for kind, _, path in places if kind == "npz"]
         names = [f"{quote(str(path))} has {list_text([quote(key) for key in names_in(path)])}" for path in archives]
-        raise InputError(f"no array {quote(id_)} for --id; {'; '.join(names)}")
+        raise InputError(f"no array {quote(asked.id)} for {asked.id_flag}; {'; '.join(names)}")
     return keyed
 
 

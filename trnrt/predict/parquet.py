@@ -166,7 +166,7 @@ def open_parquet(
     ids = None
     columns = list(dict.fromkeys(column for binding in bindings for column in binding.columns))
     if asked.id is not None:
-        ids = id_dtype(_field(schema, asked.id, name, "--id").type, column_text(asked.id, name))
+        ids = id_dtype(_field(schema, asked.id, name, asked.id_flag).type, column_text(asked.id, name))
         columns = list(dict.fromkeys([*columns, asked.id]))
     counts: list[int] = []
     group_rows: list[int] = []

@@ -24,12 +24,17 @@ _ENDS = 1 << 20
 
 @dataclass(frozen=True)
 class Asked:
-    """The user's settings for the input. ``columns``: ``[INPUT=]COLUMN[,COLUMN...]``; ``id``: a column or array."""
+    """The user's settings for the input. ``columns``: ``[INPUT=]COLUMN[,COLUMN...]``; ``id``: a column or array.
+
+    ``flag`` and ``id_flag``: how the command line calls the files and the ids, for messages.
+    """
 
     files: tuple[str, ...]
     id: str | None = None
     columns: tuple[str, ...] = ()
     images: ImageOptions = field(default_factory=ImageOptions)
+    flag: str = "--input"
+    id_flag: str = "--id"
 
 
 @dataclass(frozen=True)

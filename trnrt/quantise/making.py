@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from trnrt.quantise.calibrating import QUANTISABLE, naming_failures, quiet_logging
-from trnrt.quantise.preparing import LAYERS, Prepared, keep_used_domains
+from trnrt.quantise.preparing import LAYERS, Prepared, interpolates, keep_used_domains
 
 
 def quantise(prepared: Prepared, form: str, ranges: Any, kept: Collection[str] = ()) -> bytes:
@@ -24,7 +24,10 @@ def quantise(prepared: Prepared, form: str, ranges: Any, kept: Collection[str] =
     model = onnx.load_model_from_string(prepared.content)
     metadata = list(model.metadata_props)
     excluded = [node for layer in prepared.layers if layer.name in kept for node in layer.nodes]
-    excluded += [f"{node}_MatMul" for node in excluded if form == "dynamic"]  # Gemms are rewritten first
+    if form == "dynamic":
+        excluded += [f"{node}_MatMul" for node in excluded]  # Gemms are rewritten first
+    if form == "qoperator":
+        excluded += [node.name for node in model.graph.node if interpolates(node)]  # in integers it would truncate
     with quiet_logging(), naming_failures("quantise"):
         quantiser = _make_quantiser(model, form, ranges, excluded)
         quantiser.quantize_model()

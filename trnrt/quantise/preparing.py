@@ -99,6 +99,11 @@ def keep_used_domains(proto: onnx.ModelProto) -> None:
     proto.opset_import.extend(kept)
 
 
+def interpolates(node: onnx.NodeProto) -> bool:
+    """Whether a node is a Resize that computes new values."""
+    return node.op_type == "Resize" and any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
+
+
 def _check_float(proto: onnx.ModelProto, name: str) -> None:
     """Refuse a quantised model, and one whose weights have 16 bits: onnxruntime would quantise these at run time."""
     from onnx import TensorProto
