@@ -264,3 +264,24 @@ def test_the_mean_along_an_axis() -> None:
     proto, other = (modelled(each, {"s": S, "t": scales(-3), "i": I8}) for each in (text, written))
     other.graph.initializer.append(numpy_helper.from_array(np.array([2]), "axes"))
     compare(proto, drawn(proto, 0), original=other)
+
+
+def test_a_zero_point_that_differs_between_the_ends() -> None:
+    """Odd, but allowed: the numbers are moved."""
+    text = "(float[2,9] x) => (float[2,9] y) { q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, u) }"
+    assert ops(check_rewriting(modelled(text, DATA))) == ["Div", "Round", "Clip", "Sub", "Mul"]
+
+
+def test_a_relu_limits_the_integers() -> None:
+    text = """(float[2,9] x) => (uint8[2,9] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        r = Clip(d, low, high) y = QuantizeLinear(r, s, u) }"""
+    limits = {"low": np.array(-1.5, np.float32), "high": np.array(7.25, np.float32)}
+    view = check_rewriting(modelled(text, DATA | limits))
+    assert ops(view) == ["Div", "Round", "Clip", "Clip", "Add", "Cast"]
+
+
+@pytest.mark.parametrize("terms", [8, 600])
+def test_sums_that_are_read_as_integers_are_exact_or_left(terms: int) -> None:
+    proto = modelled(f"(uint8[2,{terms}] x) => (int32[2,4] y) {{ y = MatMulInteger(x, w) }}",
+                     {"w": np.full((terms, 4), 127, np.int8) - np.arange(4, dtype=np.int8)})  # fmt: skip
+    check_rewriting(proto, whole=terms == 8)

@@ -16,6 +16,10 @@ _SHAPES = Refusal(
     "what it makes depends on the data, or is too large to be computed beforehand", "export the model with fixed shapes"
 )
 _ELEMENTS = Refusal("single elements at computed indices: the device looks whole rows up (Gather)", FALLBACK)
+_FUSED_BYTES = Refusal(
+    "several layers in one quantised operator, which onnxruntime's transformer optimizer writes",
+    f"quantise the model as it was exported, before that optimizer fuses its layers; {FALLBACK}",
+)
 _TREES = Refusal("trees and other classical models are not supported: only scalers and neural nets are", FALLBACK)
 
 # Most have no rule for the batch, no Transpose moves past them, and they are never folded.
@@ -49,11 +53,13 @@ _refused(_names("DequantizeLinear QuantizeLinear"), batch=batch.quantize)(QUANTI
 _refused(_names("ConvInteger DynamicQuantizeLinear MatMulInteger QLinearConv QLinearMatMul"))(QUANTISED)
 _refused(
     _names(
-        """DynamicQuantizeLSTM DynamicQuantizeMatMul GatherBlockQuantized MatMulBnb4 MatMulIntegerToFloat MatMulNBits
-        QAttention QEmbedLayerNormalization QGemm"""
+        """DynamicQuantizeMatMul GatherBlockQuantized MatMulBnb4 MatMulIntegerToFloat MatMulNBits QGemm QLinearAdd
+        QLinearAveragePool QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearReduceMean
+        QLinearSigmoid QLinearSoftmax QLinearWhere"""
     ),
     domain="com.microsoft",
 )(QUANTISED)
+_refused(_names("DynamicQuantizeLSTM QAttention QEmbedLayerNormalization"), domain="com.microsoft")(_FUSED_BYTES)
 _refused(
     _names("DictVectorizer SVMClassifier SVMRegressor TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"),
     domain="ai.onnx.ml",

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from trnrt.importer.quantised.bytes import quantize_float
 from trnrt.importer.quantised.forms import ZERO, Number, Scaled, Whole
-from trnrt.importer.quantised.products import add_float_bias, product_of_integers
+from trnrt.importer.quantised.products import add_float_bias, center_columns, center_matrices, multiply
 from trnrt.importer.quantised.writing import Writer
 from trnrt.importer.values import input_at
 
@@ -42,14 +42,14 @@ def _quantize(writer: Writer, numbers: Number, name: str) -> tuple[Whole, Number
 
 def multiply_to_float(writer: Writer, node: ir.Node) -> None:
     """(a, b, their scales, their zero points, and a bias): a float result."""
-    sums = product_of_integers(writer, node, 4)
+    sums = multiply(writer, node, *center_matrices(writer, node, 4))
     _finish(writer, node, sums, writer.real(node.inputs[2]), input_at(node, 3), input_at(node, 6))
 
 
 def multiply_dynamically(writer: Writer, node: ir.Node) -> None:
     """A float a, quantised first; b, its scale and zero point; and a bias: a float result."""
     form, scale, _ = _quantize(writer, writer.real(node.inputs[0]), "")
-    sums = product_of_integers(writer, node, 2, form)
+    sums = multiply(writer, node, form.numbers, center_columns(writer, node, 1, 3))
     _finish(writer, node, sums, scale, input_at(node, 2), input_at(node, 4))
 
 

@@ -195,26 +195,53 @@ def convolve_integers(writer: Writer, node: ir.Node) -> None:
     zero = spread(writer, writer.zero(input_at(node, 3)), shape_of(node.inputs[1]), 0)
     weights = writer.centre(writer.whole(node.inputs[1]), zero)
     data = writer.centre(writer.whole(node.inputs[0]), writer.zero(input_at(node, 2)))
+    shape = shape_of(node.inputs[1])
+    _check_integers(node, weights, tuple(range(1, len(shape))), int(np.prod(shape[1:])))
     _know_sums(writer, node, multiply(writer, node, data, weights))
 
 
 def multiply_integers(writer: Writer, node: ir.Node) -> None:
     """(a, b, a's zero point, b's zero point); the sums are its result."""
-    _know_sums(writer, node, product_of_integers(writer, node, 2))
+    left, right = center_matrices(writer, node, 2)
+    shape = shape_of(node.inputs[1])
+    _check_integers(node, right, (max(len(shape) - 2, 0),), shape[-2:][0])
+    _know_sums(writer, node, multiply(writer, node, left, right))
 
 
-def product_of_integers(writer: Writer, node: ir.Node, place: int, left: Whole | None = None) -> ir.Value:
-    """The sums of products of two matrices, whose zero points are inputs from ``place`` on; ``left``: the first one,
-    less its zero point. Then only that of the second is an input, at ``place + 1``."""
-    sides = []
-    for side, axis in ((0, -2), (1, -1)):
-        if side == 0 and left is not None:
-            sides.append(left.numbers)
-            continue
-        value = node.inputs[side]
-        zero = _spread_matrix(writer, writer.zero(input_at(node, place + side)), shape_of(value), axis)
-        sides.append(writer.centre(writer.whole(value), zero))
-    return multiply(writer, node, sides[0], sides[1])
+def center_matrices(writer: Writer, node: ir.Node, place: int) -> tuple[Number, Number]:
+    """Two matrices less their zero points, which are inputs from ``place`` on."""
+    left, right = (
+        writer.centre(
+            writer.whole(node.inputs[side]),
+            _spread_matrix(writer, writer.zero(input_at(node, place + side)), shape_of(node.inputs[side]), axis),
+        )
+        for side, axis in ((0, -2), (1, -1))
+    )
+    return left, right
+
+
+def center_columns(writer: Writer, node: ir.Node, side: int, place: int) -> Number:
+    """A matrix less the zero points of its columns, which are input ``place``."""
+    zero = _spread_matrix(writer, writer.zero(input_at(node, place)), shape_of(node.inputs[side]), -1)
+    return writer.centre(writer.whole(node.inputs[side]), zero)
+
+
+# float32 holds whole numbers up to this one exactly.
+_LARGEST = 2**24
+
+
+def _check_integers(node: ir.Node, weights: Number, axes: tuple[int, ...], terms: int) -> None:
+    """Left if the sums are read as integers, and may be larger than float32 holds exactly."""
+    made = node.outputs[0]
+    readers = [reader for reader, _ in made.uses()]
+    if not made.is_graph_output() and all(reader.op_type == "Cast" for reader in readers):
+        return
+    size = 255.0 * terms if isinstance(weights, ir.Value) else float(np.abs(weights).sum(axes).max(initial=0))
+    if 255 * size > _LARGEST:
+        raise Left(
+            f"sums of up to {255 * size:.0f} that are read as integers; up to {_LARGEST} are exact:"
+            " cast them to float first"
+        )
 
 
 def _know_sums(writer: Writer, node: ir.Node, sums: ir.Value) -> None:
