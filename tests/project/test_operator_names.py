@@ -53,6 +53,7 @@ ALLOWED = {
     "importer/rewriting/transposes.py": "a rewrite: Transposes cancel",
     "importer/rows/batching.py": "nodes that tell a graph how many rows there are",
     "importer/rows/indexing.py": "what stands between an input and the Gather that it is an index of",
+    "importer/wholes.py": "operators whose results are whole if their operands are",
     "planner/lowering/row_numbers.py": "a fusion: what stands between an input and the Gather that it is an index of",
     "planner/placing/passes.py": "shapes that a smaller batch rewrites",
     "quantise/preparing.py": "the operators that onnxruntime's quantiser is asked to quantise",

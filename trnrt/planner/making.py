@@ -15,6 +15,7 @@ from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner.checking import check_choices
 from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.cores.sharing import share_work
+from trnrt.planner.lowering.dtypes import choose_dtypes
 from trnrt.planner.lowering.merging import merge_steps
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.options import PlanOptions
@@ -167,7 +168,9 @@ def _lower_graph(
     blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
     if blockers:
         raise UnsupportedModelError(model.name, blockers)
-    merge_steps(lowering, _leaving_values(lowering))
+    leaving = _leaving_values(lowering)
+    merge_steps(lowering, leaving)
+    choose_dtypes(lowering.graph, lowering.steps, dtype, leaving)
     return lowering
 
 

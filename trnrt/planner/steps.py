@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
+from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.plan import Array, Layout
 
 # The most bytes per partition that the tiles of any kernel take at once: the budgets at the top of the kernel files,
@@ -52,6 +55,11 @@ class Call:
     held: tuple[str, ...] = ()
 
 
+def stored_dtype(weight: Array, dtype: str) -> np.dtype[Any]:
+    """The dtype that a weight has on the device: the session's, unless it was cast to a short one before."""
+    return weight.dtype if weight.dtype.kind == "V" else as_dtype(dtype).numpy
+
+
 NO_CALL = Call("", "none", ())
 """The call of a step whose result is in place already: the steps before it have written all of its parts."""
 
@@ -90,7 +98,8 @@ class Tensors(Protocol):
 class Step:
     """One kernel call in the making.
 
-    ``shape`` is the stored shape of the result, ``dtype`` its dtype if that isn't the session's. ``nodes`` are the ONNX
+    ``shape`` is the stored shape of the result, ``dtype`` its dtype if that isn't the session's, ``weight_dtype`` that
+    of its weights. ``nodes`` are the ONNX
     nodes that the step covers, ``title`` names them with their operators; ``Lowering.add`` sets both. ``tuned`` are the
     chosen options of the kernel's call, out of ``tunable``.
     """
@@ -100,6 +109,7 @@ class Step:
     output: str
     shape: tuple[int, ...]
     dtype: str = ""
+    weight_dtype: str = ""
     nodes: list[str] = field(default_factory=list)
     title: list[str] = field(default_factory=list)
     tuned: dict[str, int | str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import Target
 from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.weights import PARTITIONS, blocks_of
@@ -25,7 +26,8 @@ class Placed:
 
     ``within`` are the values that only one of the ``sweeps`` touches, each with the sweep: some of their images are
     stored at a time. ``spilled`` are those in HBM for lack of room. ``windows`` are the values
-    that are stored in parts of others.
+    that are stored in parts of others. ``itemsizes``: the bytes of an element where the dtype isn't
+    the session's.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -36,6 +38,7 @@ class Placed:
     within: Mapping[str, Sweep] = field(default_factory=dict)
     spilled: list[str] = field(default_factory=list)
     windows: dict[str, Window] = field(default_factory=dict)
+    itemsizes: dict[str, int] = field(default_factory=dict)
 
     def layout(self, value: str) -> Layout:
         """The layout of ``value``."""
@@ -58,7 +61,7 @@ class Placed:
     def largest_in_sbuf(self) -> str | None:
         """The tensor that takes most of SBUF, if there is one."""
         held = {v for v, layout in self.layouts.items() if layout is not Layout.HBM and v not in self.windows}
-        return max(held, key=lambda value: (_partition_bytes(value, self, 1), value), default=None)
+        return max(held, key=lambda value: (_columns(value, self), value), default=None)
 
     def to_hbm(self, value: str, reason: str) -> None:
         """Move a tensor to HBM, which every kernel can read and write."""
@@ -91,6 +94,7 @@ def place(
     shapes = dict(inputs) | {step.output: step.shape for step in steps}
     placed = Placed(shapes, dict.fromkeys(inputs, Layout.HBM), dict.fromkeys(inputs, "an input of the model"))
     placed.inputs = frozenset(inputs)
+    placed.itemsizes = {step.output: as_dtype(step.dtype).itemsize for step in steps if step.dtype}
     placed.sweeps, placed.within = sweeps, inner_values(steps, sweeps, frozenset(outputs))
     for step in steps:
         if step.output in in_hbm and step.output not in outputs:
@@ -229,4 +233,9 @@ def _live_tensors(steps: list[Step], placed: Placed, itemsize: int) -> list[dict
 
 
 def _partition_bytes(value: str, placed: Placed, itemsize: int) -> int:
-    return prod(tile_shape(placed.layout(value), placed.held_shape(value))[1:]) * itemsize
+    return _columns(value, placed) * placed.itemsizes.get(value, itemsize)
+
+
+def _columns(value: str, placed: Placed) -> int:
+    """The elements of a value on each partition."""
+    return prod(tile_shape(placed.layout(value), placed.held_shape(value))[1:])

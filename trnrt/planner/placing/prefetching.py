@@ -55,6 +55,11 @@ class Transfer:
     columns: int = 0
     before: int = 0
     reserved: int = 0
+    most: int = BIAS_BYTES
+
+    def itemsize(self, session: int) -> int:
+        """The bytes of an element: those of the session's dtype, or fewer if the weights were cast before."""
+        return min(session, self.most)
 
     @property
     def first(self) -> int:
@@ -70,6 +75,7 @@ class Transfer:
         """Append an array (P, ...)."""
         self.parts.append(Part(step, key, self.columns, array.shape, bias))
         self.columns += prod(array.shape[1:])
+        self.most = array.dtype.itemsize
 
     def join_arrays(self, calls: Sequence[Call]) -> Array:
         """The arrays side by side, as stored in HBM (P, columns)."""
@@ -175,7 +181,7 @@ def _add_first_weights(opening: Transfer, calls: Sequence[Call], held: Sequence[
             return  # loads its own, which come first
         for key in keys:
             array = calls[step].weights[key]
-            if opening.columns * BIAS_BYTES + _bytes(array, BIAS_BYTES) > most:
+            if array.dtype.itemsize < BIAS_BYTES or opening.columns * BIAS_BYTES + _bytes(array, BIAS_BYTES) > most:
                 return
             opening.append(step, key, array)
 
@@ -203,7 +209,7 @@ def _group_transfers(
         for key in keys:
             array = calls[step].weights[key]
             last = transfers[-1] if transfers else None
-            if last is not None and _fits(last, step, _bytes(array, itemsize), free, rooms, itemsize):
+            if last is not None and _fits(last, step, array, free, rooms, itemsize):
                 last.append(step, key, array)
             else:
                 transfers.append(Transfer())
@@ -211,9 +217,11 @@ def _group_transfers(
     return transfers
 
 
-def _fits(transfer: Transfer, step: int, more: int, free: Sequence[int], rooms: Rooms, itemsize: int) -> bool:
+def _fits(transfer: Transfer, step: int, more: Array, free: Sequence[int], rooms: Rooms, itemsize: int) -> bool:
     """True if a weight of ``step`` can join a transfer, and fits from the transfer's first step on."""
-    total = transfer.columns * itemsize + more
+    if min(itemsize, more.dtype.itemsize) != transfer.itemsize(itemsize):
+        return False
+    total = transfer.columns * transfer.itemsize(itemsize) + _bytes(more, itemsize)
     first, last = rooms.span(transfer.first, step)
     # The model's first product waits for the first transfer: no later weight may share it.
     return transfer.first > 0 and total <= GROUP_BYTES and total <= min(free[first : last + 1]) // 2
@@ -228,7 +236,7 @@ def _bring_early(transfers: Sequence[Transfer], free: Sequence[int], rooms: Room
     used = [0] * len(free)
     earliest = 0
     for transfer in transfers:
-        size = transfer.columns * itemsize
+        size = transfer.columns * transfer.itemsize(itemsize)
         start, last = rooms.span(transfer.first, transfer.last)
         while start > earliest and start - 1 not in rooms.opening and used[start - 1] + size <= free[start - 1]:
             start -= 1
@@ -254,7 +262,7 @@ def _reserve_early(start: int, size: int, free: Sequence[int], used: Sequence[in
 
 
 def _bytes(array: Array, itemsize: int) -> int:
-    return prod(array.shape[1:]) * itemsize
+    return prod(array.shape[1:]) * min(itemsize, array.dtype.itemsize)
 
 
 def rows_of(transfer: Transfer) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.choices import Choices
 from trnrt.planner.placing.placement import Placed
 from trnrt.planner.placing.prefetching import Transfer
@@ -103,7 +104,17 @@ class Draft:
 
 def _call(step: Step, placed: Placed, choices: Choices) -> Call:
     """The step's call; if it loads its own weights, only its biases can be prefetched."""
-    call = step.call(placed)
+    call = _cast_weights(step.call(placed), step.weight_dtype)
     if step.name not in choices.own_weights:
         return call
     return replace(call, held=tuple(key for key in call.held if key in call.biases))
+
+
+def _cast_weights(call: Call, dtype: str) -> Call:
+    """The call with weights of a dtype of their own; float32 ones are passed like biases, which no session rounds."""
+    if not dtype or not call.weights:
+        return call
+    if dtype == "float32":
+        return replace(call, weights={}, biases={**call.biases, **call.weights})
+    cast = {key: array.astype(as_dtype(dtype).numpy) for key, array in call.weights.items()}
+    return replace(call, weights=cast)

@@ -18,7 +18,7 @@ from trnrt.planner.placing.shares import CORE, share_code
 from trnrt.planner.placing.sweeps import Sweep, sweep_at
 from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
 from trnrt.planner.rendering.draft import Draft, Repeat
-from trnrt.planner.steps import Call, SourceName, Step, WeightName
+from trnrt.planner.steps import Call, SourceName, Step, WeightName, stored_dtype
 
 # Names that the module itself uses.
 _OWN_NAMES = {"nki", "nl", "nisa", "numpy", "main", "first", "row", "range", "run_rows", "start", CORE}
@@ -58,9 +58,10 @@ class KernelModule:
     completing: dict[str, str]
 
     def cast_weights(self, dtype: str) -> dict[str, Array]:
-        """Weights in the session's dtype, rounded once here; biases in float32."""
-        held = as_dtype(dtype).numpy
-        return {n: a if n in self.biases else a.astype(held, copy=False) for n, a in self.weights.items()}
+        """Weights in the session's dtype, rounded once here, or in one of their own; biases in float32."""
+        return {
+            n: a if n in self.biases else a.astype(stored_dtype(a, dtype), copy=False) for n, a in self.weights.items()
+        }
 
 
 @dataclass
@@ -159,7 +160,7 @@ class _Writer:
         if is_bias := transfer is self.prefetched.biases:
             self.biases.add(name)
         self.tiles[id(transfer)], self.arguments[id(transfer)] = tile, name
-        piece = PIECE_BYTES // (4 if is_bias else self.itemsize)
+        piece = PIECE_BYTES // (4 if is_bias else transfer.itemsize(self.itemsize))
         self.body += [""] * (not self.body or self.body[-1].partition(" = prefetch(")[1] == "")
         place = f", {tile}" if transfer.reserved < transfer.before else ""
         self.body.append(f"{self.outer}{tile} = prefetch({name}{self._core_index(transfer)}, {piece}{place})")

@@ -19,6 +19,7 @@ from trnrt.planner.placing.sweeps import find_sweeps
 from trnrt.planner.rendering.draft import Draft, Material, Repeat
 from trnrt.planner.rendering.module import KernelModule, render
 from trnrt.planner.searching.trial import trace_source_cores
+from trnrt.planner.steps import stored_dtype
 
 SHARES = (0.86, 0.75, 0.65, 0.5, 0.0)
 """Shares of SBUF's room for prefetched weights: less if the gaps between tiles are too small. The first was 0.85 before
@@ -142,8 +143,10 @@ def module_key(material: Material, module: KernelModule) -> object:
 
 
 def _weight_specs(material: Material, module: KernelModule) -> list[Spec]:
-    weights = module.weights.items()
-    return [Spec(array.shape, array.dtype if name in module.biases else material.dtype) for name, array in weights]
+    return [
+        Spec(array.shape, array.dtype if name in module.biases else stored_dtype(array, material.dtype))
+        for name, array in module.weights.items()
+    ]
 
 
 def place_tensors(material: Material, too_large: Mapping[str, str] = MappingProxyType({})) -> Placed:

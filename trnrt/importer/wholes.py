@@ -1,0 +1,272 @@
+"""Which values of a graph are certainly whole numbers, and within which limits: derived from the graph, not marked.
+
+A whole number of at most 256 is exact in bfloat16. A product of two such numbers is exact in float32, and so is a sum
+of them, in any order, as long as no partial sum can leave 2^24. ``sum_limits`` bounds all partial sums: positive and
+negative terms apart, as those of one sign add up to no more than all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf, isnan
+
+import numpy as np
+import onnx_ir as ir
+
+from trnrt.importer.rewriting.editing import Array
+from trnrt.importer.values import attribute, constant_array, input_at, static_shape
+
+EXACT_SUM = 2.0**24
+"""float32 represents all whole numbers up to here."""
+# bfloat16 has 8 bits of precision: it represents all whole numbers up to here.
+EXACT_BFLOAT16 = 256.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The lowest and the highest of some whole numbers; infinite where not known. NaN may be among the values."""
+
+    low: float
+    high: float
+
+    @property
+    def size(self) -> float:
+        """The largest magnitude."""
+        return max(abs(self.low), abs(self.high))
+
+    def join(self, other: Limits) -> Limits:
+        """The limits of both."""
+        return Limits(min(self.low, other.low), max(self.high, other.high))
+
+    def with_zero(self) -> Limits:
+        """The limits of these numbers and 0."""
+        return Limits(min(self.low, 0.0), max(self.high, 0.0))
+
+
+@dataclass
+class Wholes:
+    """The limits of each whole value of a graph by name, and the largest partial sum of each product of whole numbers,
+    by the name of its node."""
+
+    limits: dict[str, Limits] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+
+    def limits_of(self, value: ir.Value | None) -> Limits | None:
+        """The limits of a value; None if it may not be whole."""
+        if value is None:
+            return None
+        name = value.name or ""
+        if name not in self.limits and value.const_value is not None:
+            found = constant_limits(constant_array(value))
+            if found is not None:
+                self.limits[name] = found
+        return self.limits.get(name)
+
+
+def find_wholes(graph: ir.Graph) -> Wholes:
+    """What is certainly whole in a graph."""
+    wholes = Wholes()
+    for node in graph:
+        derive = _DERIVED.get(node.op_type) if node.domain == "" else None
+        found = derive(wholes, node) if derive is not None else None
+        if found is not None:
+            outputs = node.outputs if node.op_type == "Split" else node.outputs[:1]
+            wholes.limits |= {value.name or "": found for value in outputs}
+    return wholes
+
+
+def constant_limits(array: Array | None) -> Limits | None:
+    """The limits of a constant; None if an element isn't whole."""
+    if array is None or not array.size or array.dtype == object or array.dtype.kind not in "fiubV":
+        return None
+    numbers = array.astype(np.float32) if array.dtype.kind in "bV" else array
+    head = numbers.reshape(-1)[:64]  # most constants that aren't whole show it here
+    if not np.array_equal(head, np.rint(head)) or not np.array_equal(numbers, np.rint(numbers)):
+        return None
+    low, high = float(numbers.min()), float(numbers.max())
+    return Limits(low, high) if np.isfinite([low, high]).all() else None
+
+
+def sum_limits(data: Limits, weights: Array) -> Limits:
+    """The limits of every partial sum of ``weights @ data``, where each row of ``weights`` makes one output."""
+    seen, taken = data.with_zero(), weights.reshape(len(weights), -1).astype(np.float64)
+    more, less = np.maximum(taken, 0).sum(1), np.minimum(taken, 0).sum(1)
+    if np.isinf([seen.low, seen.high]).any():
+        return Limits(-inf, inf)
+    return Limits(float((more * seen.low + less * seen.high).min()), float((more * seen.high + less * seen.low).max()))
+
+
+def _times(one: float, other: float) -> float:
+    """A product in which 0 times infinity is 0."""
+    return 0.0 if one == 0 or other == 0 else one * other
+
+
+def _span(numbers: list[float]) -> Limits:
+    """The limits of the numbers; NaN (infinity less infinity) may be anything."""
+    return Limits(-inf, inf) if any(map(isnan, numbers)) else Limits(min(numbers), max(numbers))
+
+
+Derive = Callable[[Wholes, ir.Node], Limits | None]
+
+
+def _keep(wholes: Wholes, node: ir.Node) -> Limits | None:
+    """Elements of the first input."""
+    return wholes.limits_of(node.inputs[0])
+
+
+def _round(wholes: Wholes, node: ir.Node) -> Limits | None:
+    return wholes.limits_of(node.inputs[0]) or Limits(-inf, inf)
+
+
+def _truth(wholes: Wholes, node: ir.Node) -> Limits | None:
+    return Limits(0.0, 1.0)
+
+
+def _join(wholes: Wholes, node: ir.Node) -> Limits | None:
+    """Elements of all inputs."""
+    return _join_values(wholes, list(node.inputs))
+
+
+def _join_values(wholes: Wholes, values: list[ir.Value | None]) -> Limits | None:
+    found: Limits | None = None
+    for value in values:
+        limits = wholes.limits_of(value)
+        if limits is None:
+            return None
+        found = limits if found is None else found.join(limits)
+    return found
+
+
+def _choose(wholes: Wholes, node: ir.Node) -> Limits | None:
+    return _join_values(wholes, list(node.inputs[1:3]))
+
+
+def _clip(wholes: Wholes, node: ir.Node) -> Limits | None:
+    found = wholes.limits_of(node.inputs[0])
+    if found is None or "min" in node.attributes or "max" in node.attributes:
+        return None
+    low, high = (input_at(node, place) for place in (1, 2))
+    least = Limits(-inf, -inf) if low is None else wholes.limits_of(low)
+    most = Limits(inf, inf) if high is None else wholes.limits_of(high)
+    if least is None or most is None:
+        return None
+    return Limits(min(max(found.low, least.low), most.low), min(max(found.high, least.high), most.high))
+
+
+def _relu(wholes: Wholes, node: ir.Node) -> Limits | None:
+    found = wholes.limits_of(node.inputs[0])
+    return found and Limits(max(found.low, 0.0), max(found.high, 0.0))
+
+
+def _pad(wholes: Wholes, node: ir.Node) -> Limits | None:
+    found, mode = wholes.limits_of(node.inputs[0]), attribute(node, "mode", "constant")
+    if found is None or "value" in node.attributes:
+        return None
+    added = input_at(node, 2)
+    if mode != "constant":
+        return found
+    filled = Limits(0.0, 0.0) if added is None else wholes.limits_of(added)
+    return found.join(filled) if filled is not None else None
+
+
+def _resize(wholes: Wholes, node: ir.Node) -> Limits | None:
+    chosen = attribute(node, "mode", "nearest") == "nearest"
+    outside = attribute(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    return wholes.limits_of(node.inputs[0]) if chosen and not outside else None
+
+
+def _pairwise(operation: Callable[[float, float], float]) -> Derive:
+    """The limits of an operation that is monotonic in each operand."""
+
+    def derive(wholes: Wholes, node: ir.Node) -> Limits | None:
+        a, b = (wholes.limits_of(value) for value in node.inputs)
+        if a is None or b is None:
+            return None
+        return _span([operation(x, y) for x in (a.low, a.high) for y in (b.low, b.high)])
+
+    return derive
+
+
+def _extreme(choose: Callable[..., float]) -> Derive:
+    def derive(wholes: Wholes, node: ir.Node) -> Limits | None:
+        found = [wholes.limits_of(value) for value in node.inputs]
+        known = [limits for limits in found if limits is not None]
+        if len(known) < len(found):
+            return None
+        return Limits(choose(limits.low for limits in known), choose(limits.high for limits in known))
+
+    return derive
+
+
+def _negate(wholes: Wholes, node: ir.Node) -> Limits | None:
+    found = wholes.limits_of(node.inputs[0])
+    return found and Limits(-found.high, -found.low)
+
+
+def _convolve(wholes: Wholes, node: ir.Node) -> Limits | None:
+    weights = constant_array(node.inputs[1])
+    return _product(wholes, node, weights, input_at(node, 2))
+
+
+def _multiply(wholes: Wholes, node: ir.Node) -> Limits | None:
+    """A Gemm or MatMul; the weights' rows are the outputs."""
+    if attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0:
+        return None
+    weights = constant_array(node.inputs[1])
+    if weights is not None:
+        turned = bool(attribute(node, "transB", 0)) or weights.ndim < 2
+        rows = weights if turned else np.swapaxes(weights, -1, -2)
+        weights = rows.reshape(-1, rows.shape[-1])
+    return _product(wholes, node, weights, input_at(node, 2))
+
+
+def _product(wholes: Wholes, node: ir.Node, weights: Array | None, bias: ir.Value | None) -> Limits | None:
+    """The sums of a product; its largest partial sum is noted."""
+    data, factors = (wholes.limits_of(value) for value in node.inputs[:2])
+    if data is None or factors is None:
+        return None
+    if weights is not None:
+        found = sum_limits(data, weights)
+    else:
+        terms = _terms(node)
+        ends = [_times(x, y) for x in (data.low, data.high) for y in (factors.low, factors.high)]
+        found = Limits(_times(min(*ends, 0.0), terms), _times(max(*ends, 0.0), terms))
+    if data.size <= EXACT_BFLOAT16 and factors.size <= EXACT_BFLOAT16:
+        wholes.sums[node.name or ""] = found.size
+    added = Limits(0.0, 0.0) if bias is None else wholes.limits_of(bias)
+    return Limits(found.low + added.low, found.high + added.high) if added is not None else None
+
+
+def _terms(node: ir.Node) -> float:
+    """The number of terms in each sum of a product."""
+    shape = static_shape(node.inputs[1])
+    if shape is None:
+        return inf
+    if node.op_type == "Conv":
+        return float(np.prod(shape[1:]))
+    return float(shape[-1] if attribute(node, "transB", 0) or len(shape) == 1 else shape[-2])
+
+
+_ELEMENTS = """DepthToSpace Expand Flatten Gather GlobalMaxPool Identity MaxPool ReduceMax ReduceMin Reshape Slice
+    SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"""
+_COMPARISONS = "And Equal Greater GreaterOrEqual Less LessOrEqual Not Or Xor"
+_DERIVED: dict[str, Derive] = {
+    **dict.fromkeys(_ELEMENTS.split(), _keep),
+    **dict.fromkeys(_COMPARISONS.split(), _truth),
+    **dict.fromkeys(("Ceil", "Floor", "Round"), _round),
+    **dict.fromkeys(("Gemm", "MatMul"), _multiply),
+    "Add": _pairwise(lambda a, b: a + b),
+    "Clip": _clip,
+    "Concat": _join,
+    "Conv": _convolve,
+    "Max": _extreme(max),
+    "Min": _extreme(min),
+    "Mul": _pairwise(_times),
+    "Neg": _negate,
+    "Pad": _pad,
+    "Relu": _relu,
+    "Resize": _resize,
+    "Sub": _pairwise(lambda a, b: a - b),
+    "Where": _choose,
+}
