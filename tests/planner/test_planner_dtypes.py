@@ -84,14 +84,42 @@ def test_sums_stay_in_float32_in_16_bits(dtype: str) -> None:
 
 
 def test_long_sums_equal_those_of_integers() -> None:
-    """4608 terms, as in the last layers of a ResNet, with weights of the whole range: below 2^24, if of both signs."""
-    weights, rows = RANDOM.integers(-128, 128, (4608, 16)) // 3, RANDOM.standard_normal((3, 4608)) * 90
+    """4608 terms, as in the last layers of a ResNet, with weights of the whole range."""
+    weights, rows = RANDOM.integers(-128, 128, (4608, 16)), RANDOM.standard_normal((3, 4608)) * 90
     text = "(float[3,4608] x) => (float[3,16] c) { r = Round(x) q = Clip(r, low, high) c = MatMul(q, w) }"
     session = loaded(text, {"w": weights.astype(np.float32)})
     assert dtypes_of(session.plan())["q"] == "bfloat16"
     x = rows.astype(np.float32)
     found = session.run(None, {"x": x})[0]
     np.testing.assert_array_equal(found, quantised(x, 1).astype(np.int64) @ weights)
+
+
+LARGEST = {
+    "MatMul": "(float[2,{n}] x) => (float[2,5] c) {{ {q} c = MatMul(q, w) }}",
+    "Gemm": "(float[2,{n}] x) => (float[2,5] c) {{ {q} c = Gemm<transB=1>(q, v, b) }}",
+    "Conv": "(float[2,{n},1,1] x) => (float[2,5,1,1] c) {{ {q} c = Conv(q, f, b) }}",
+    "computed": """(float[2,{n}] x, float[{n},5] z) => (float[2,5] c)
+        {{ {q} o = Round(z) p = Clip(o, low, high) c = MatMul(q, p) }}""",
+}
+
+
+@pytest.mark.parametrize("kind", LARGEST)
+@pytest.mark.parametrize("count", [1600, 7000])
+def test_sums_beyond_float32_are_rounded_once(kind: str, count: int) -> None:
+    """The largest and odd numbers: sums reach 2^26, in two parts and in more."""
+    weights = RANDOM.integers(100, 128, (count, 5))
+    constants: dict[str, Any] = {"w": weights, "v": weights.T, "f": weights.T[:, :, None, None], "b": np.arange(5)}
+    constants["b"] = constants["b"] * 1_000_001
+    used = {key for key in constants if key in LARGEST[kind].partition("=>")[2].partition("(q")[2]}
+    text = LARGEST[kind].format(n=count, q="r = Round(x) q = Clip(r, low, high)")
+    given = {name: constants[name].astype(np.float32) for name in used}
+    session = loaded(text, given)
+    x = RANDOM.integers(60, 128, (2, count)).astype(np.float32)
+    feeds = {"x": x.reshape(*x.shape, *[1] * (2 * (kind == "Conv")))}
+    feeds |= {"z": weights.astype(np.float32)} if kind == "computed" else {}
+    sums = x.astype(np.int64) @ weights + ("b" in used) * constants["b"]
+    assert np.abs(sums).max() > 2**24 and np.any(sums % 2)
+    np.testing.assert_array_equal(session.run(None, feeds)[0].reshape(2, 5), sums.astype(np.float32))
 
 
 def test_products_of_computed_whole_numbers() -> None:

@@ -34,6 +34,7 @@ ALLOWED = {
     "importer/quantised/bytes.py": "a rewrite: quantised operators become plain ones",
     "importer/quantised/dynamic.py": "a rewrite: quantised operators become plain ones",
     "importer/quantised/functions.py": "a rewrite: quantised operators become plain ones",
+    "importer/quantised/long_sums.py": "a rewrite: a product becomes several",
     "importer/quantised/moving.py": "a rewrite: quantised operators become plain ones",
     "importer/quantised/products.py": "a rewrite: quantised operators become plain ones",
     "importer/quantised/rewriting.py": "a rewrite: quantised operators become plain ones",

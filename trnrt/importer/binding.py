@@ -15,9 +15,11 @@ from trnrt.importer.folding.constants import Folder
 from trnrt.importer.folding.inference import why_unknown
 from trnrt.importer.naming import name_nodes, root_cause
 from trnrt.importer.parameters import bind_values, check_values
+from trnrt.importer.quantised.long_sums import split_long_sums
 from trnrt.importer.quantised.rewriting import is_quantised, rewrite_quantised
 from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.records import GraphView, ReadModel, TensorInfo
+from trnrt.importer.rewriting.editing import Editor
 from trnrt.importer.rewriting.older import renew_opset_6, renew_opset_10
 from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import find_too_large
@@ -103,6 +105,7 @@ def _prepare_graph(imported: ReadModel, given: _Given) -> GraphView:
     while more := apply_rules(model):
         notes += more + folder.settle()
     name_nodes(model.graph)
+    notes += split_long_sums(Editor(model))
     _check_outputs(imported, model)
     return GraphView(model, tuple(notes), tuple(_unresolved_reasons(imported, given.shapes, folder)))
 

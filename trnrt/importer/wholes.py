@@ -88,13 +88,25 @@ def constant_limits(array: Array | None) -> Limits | None:
     return Limits(low, high) if np.isfinite([low, high]).all() else None
 
 
+def term_limits(data: Limits, terms: Array) -> tuple[Array, Array]:
+    """How far the terms (outputs, indices, terms of each index) can lower, and raise, each output's sum by index."""
+    seen, factors = data.with_zero(), terms.astype(np.float64)
+    more, less = np.maximum(factors, 0).sum(-1), np.minimum(factors, 0).sum(-1)
+    if np.isinf([seen.low, seen.high]).any():
+        return np.full(more.shape, -inf), np.full(more.shape, inf)
+    return more * seen.low + less * seen.high, more * seen.high + less * seen.low
+
+
 def sum_limits(data: Limits, weights: Array) -> Limits:
     """The limits of every partial sum of ``weights @ data``, where each row of ``weights`` makes one output."""
-    seen, taken = data.with_zero(), weights.reshape(len(weights), -1).astype(np.float64)
-    more, less = np.maximum(taken, 0).sum(1), np.minimum(taken, 0).sum(1)
-    if np.isinf([seen.low, seen.high]).any():
-        return Limits(-inf, inf)
-    return Limits(float((more * seen.low + less * seen.high).min()), float((more * seen.high + less * seen.low).max()))
+    falls, rises = term_limits(data, weights.reshape(len(weights), 1, -1))
+    return Limits(float(falls.min()), float(rises.max()))
+
+
+def product_limits(one: Limits, other: Limits) -> Limits:
+    """The limits of a product of two numbers, and 0."""
+    ends = [_times(x, y) for x in (one.low, one.high) for y in (other.low, other.high)]
+    return Limits(min(ends), max(ends)).with_zero()
 
 
 def _times(one: float, other: float) -> float:
@@ -223,15 +235,15 @@ def _multiply(wholes: Wholes, node: ir.Node) -> Limits | None:
 
 def _product(wholes: Wholes, node: ir.Node, weights: Array | None, bias: ir.Value | None) -> Limits | None:
     """The sums of a product; its largest partial sum is noted."""
-    data, factors = (wholes.limits_of(value) for value in node.inputs[:2])
+    data = wholes.limits_of(node.inputs[0])
+    factors = wholes.limits_of(node.inputs[1]) if data is not None else None  # large weights are seldom looked at
     if data is None or factors is None:
         return None
     if weights is not None:
         found = sum_limits(data, weights)
     else:
-        terms = _terms(node)
-        ends = [_times(x, y) for x in (data.low, data.high) for y in (factors.low, factors.high)]
-        found = Limits(_times(min(*ends, 0.0), terms), _times(max(*ends, 0.0), terms))
+        terms, each = _terms(node), product_limits(data, factors)
+        found = Limits(_times(each.low, terms), _times(each.high, terms))
     if data.size <= EXACT_BFLOAT16 and factors.size <= EXACT_BFLOAT16:
         wholes.sums[node.name or ""] = found.size
     added = Limits(0.0, 0.0) if bias is None else wholes.limits_of(bias)
