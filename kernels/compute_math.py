@@ -6,7 +6,7 @@ Values are those of ``values.py``. A destination has the shape of the result and
 import math
 from typing import Any
 
-from trnrt.kernels.values import apply, as_float32, column, fresh, is_number, settle, wide
+from trnrt.kernels.values import apply, apply_two, as_float32, column, fresh, is_number, settle, wide
 from trnrt.nki import nisa, nl
 
 # From here on every float32 is a whole number.
@@ -23,8 +23,9 @@ LN_2 = 0.6931471805599453
 TURN = (6.28125, 0.001934051513671875, 1.2556658930407139e-06)
 INVERSE_TURN = 0.15915494309189535
 PI = 3.1415927410125732
-# Adding and subtracting it rounds numbers below 2**22 to whole ones.
+# Adding and subtracting it rounds numbers below 2**22 to whole ones; HALVER those below 2**21 to halves.
 ROUNDER = 12582912.0
+HALVER = 6291456.0
 
 
 def take_leading_bits(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:
@@ -151,6 +152,30 @@ def round_whole(dst: nl.NkiTensor, x: nl.NkiTensor, name: str) -> None:
         beyond, back = (nl.greater, nl.subtract) if name == "floor" else (nl.less, nl.add)
         nisa.tensor_tensor(dst=magic_sb, data1=near_sb, data2=x, op=beyond)
         nisa.tensor_tensor(dst=dst, data1=near_sb, data2=magic_sb, op=back)
+
+
+def quantise(dst: nl.NkiTensor, x: nl.NkiTensor, numbers: list[float]) -> None:
+    """dst = the whole number nearest to the float32 quotient x / s, half to even, between whole limits low and high.
+
+    numbers: low * s and high * s; 1 / s; -a and -b, where s = a + b and a has 15 bits; 1 / s, or a float next to it
+    limits: |low|, |high| <= 256; s and 1 / s are normal numbers; the last number is one that is right at all ties of s
+
+    Only quotients next to a tie h need care: h is k / 2 of 9 bits at most. There x / s rounded to halves is h, h * a
+    and h * b are exact, and so is the remainder x - h * a - h * b: x is near h * a (Sterbenz), and what is left is a
+    few units of the last place. Its quotient, less than an ulp of h, is added to h in one rounding, as if x / s were
+    rounded itself. Seven passes, where a general quotient and its rounding take 24. Zeros are positive.
+
+    numpy: np.clip(np.rint(x / s), low, high) in float32
+    """
+    low, high, inverse, leading, rest, correction = numbers
+    near_sb, left_sb, x_sb = fresh(dst.shape), fresh(dst.shape), fresh(dst.shape)
+    nisa.tensor_scalar(dst=x_sb, data=x, op0=nl.maximum, operand0=low, op1=nl.minimum, operand1=high)
+    nisa.tensor_scalar(dst=left_sb, data=x_sb, op0=nl.multiply, operand0=inverse, op1=nl.add, operand1=HALVER)
+    nisa.tensor_scalar(dst=near_sb, data=left_sb, op0=nl.subtract, operand0=HALVER)
+    apply_two(left_sb, near_sb, nl.multiply, leading, nl.add, x_sb)
+    apply_two(x_sb, near_sb, nl.multiply, rest, nl.add, left_sb)
+    apply_two(left_sb, x_sb, nl.multiply, correction, nl.add, near_sb)
+    nisa.tensor_scalar(dst=dst, data=left_sb, op0=nl.add, operand0=ROUNDER, op1=nl.subtract, operand1=ROUNDER)
 
 
 def logarithm(dst: nl.NkiTensor, x: nl.NkiTensor) -> None:

@@ -10,7 +10,7 @@ and quotients whose error is computed from products of half as many bits.
 Largest errors of float32 results against float64, measured on the simulator over numbers of every size:
 
     exact                   copy relu abs neg sign floor ceil round not is_nan is_inf clip maximum minimum where fmod,
-                            comparisons and logic; leaky_relu by powers of two
+                            quantise, comparisons and logic; leaky_relu by powers of two
     relative, 6e-8          add subtract multiply divide (y and the quotient normal numbers) square sqrt reciprocal
                             leaky_relu prelu (the slope finite) mod
     relative, 1e-7          rsqrt power tanh erf
@@ -24,7 +24,7 @@ Largest errors of float32 results against float64, measured on the simulator ove
 from typing import Any
 
 from trnrt.kernels.common import LOWEST
-from trnrt.kernels.compute_math import cosine, divide, logarithm, remainder, round_whole, sine
+from trnrt.kernels.compute_math import cosine, divide, logarithm, quantise, remainder, round_whole, sine
 from trnrt.kernels.values import apply, apply_two, as_float32, column, fresh, is_number, settle, wide
 from trnrt.nki import nisa, nl
 
@@ -145,6 +145,8 @@ def _with_numbers(dst: nl.NkiTensor, name: str, args: list[Any]) -> None:
         _elu(dst, x, args[1], 1.0, args[2])
     elif name == "hard_sigmoid":
         _hard_sigmoid(dst, x, args[1], args[2])
+    elif name == "quantise":
+        quantise(dst, x, args[1:])
     else:
         assert name == "clip", f"compute: unknown operator {name} of {len(args)} operands"
         low, high = args[1], args[2]

@@ -284,6 +284,13 @@ SMALL: tuple[Small, ...] = (
     Small("remainder", "y = Mod<fmod = 1>(v, x)", (4, 40), (4, 40), {"v": (4, 40)}),
     Small("rounding", "a = Floor(x) b = Ceil(x) y = Add(a, b)", (4, 40), (4, 40)),
     Small("functions", "a = Log(x) b = Sin(a) c = Cos(x) y = Add(b, c)", (4, 40), (4, 40)),
+    Small(
+        "quantise",
+        "s = Constant<value_float=0.0037>() l = Constant<value_float=-128.0>() h = Constant<value_float=127.0>()"
+        " d = Div(x, s) r = Round(d) y = Clip(r, l, h)",
+        (4, 40),
+        (4, 40),
+    ),
     Small("gelu", "y = Gelu(x)", (4, 40), (4, 40)),
     Small("batched_matmul", "t = Transpose<perm = [0,2,1]>(x) y = MatMul(x, t)", (3, 6, 20), (3, 6, 6)),
     Small("transpose", "y = Transpose<perm = [0,2,1]>(x)", (3, 20, 30), (3, 30, 20)),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from trnrt.operators.functions import shorten
 from trnrt.operators.programs import ComputeStep, collapse_broadcast
+from trnrt.operators.rounding import shorten_rounding
 from trnrt.planner.lowering.walk import Lowering
 from trnrt.planner.steps import Step
 
@@ -42,7 +43,7 @@ def merge_steps(lowering: Lowering, leaving: set[str]) -> None:
     lowering.steps = [step for index, step in enumerate(lowering.steps) if index not in gone]
     for step in lowering.steps:
         if isinstance(step, ComputeStep):
-            step.program = shorten(step.program)
+            step.program = shorten_rounding(shorten(step.program))
 
 
 def _kept_apart(lowering: Lowering, reader: Step) -> bool:
