@@ -152,3 +152,10 @@ def test_products_with_larger_numbers_have_no_exact_sums() -> None:
 @pytest.mark.parametrize("array", [np.array([1, np.nan]), np.array([np.inf]), np.array([0.5]), np.zeros(0)])
 def test_constants_without_limits(array: Array) -> None:
     assert constant_limits(array) is None
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [("uint8", 0, 255), ("int8", -128, 127), ("bool", 0, 1)])
+def test_bytes_are_whole_once_they_are_floats(kind: str, low: int, high: int) -> None:
+    text = f"({kind}[2,3] x, int32[2,3] z) => (float[2,3] y, float[2,3] w) {{ y = Cast<to=1>(x) w = Cast<to=1>(z) }}"
+    graph = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {text}')).graph
+    assert find_wholes(graph).limits == {"y": Limits(low, high)}

@@ -131,6 +131,17 @@ def _round(wholes: Wholes, node: ir.Node) -> Limits | None:
     return wholes.limits_of(node.inputs[0]) or Limits(-inf, inf)
 
 
+# The numbers of types that a few bits hold.
+_TYPES = {ir.DataType.INT8: Limits(-128, 127), ir.DataType.UINT8: Limits(0, 255), ir.DataType.BOOL: Limits(0, 1)}
+
+
+def _convert(wholes: Wholes, node: ir.Node) -> Limits | None:
+    """A Cast of whole numbers, or of a short integer type."""
+    source = node.inputs[0]
+    of_type = None if source is None or source.dtype is None else _TYPES.get(source.dtype)
+    return wholes.limits_of(source) or of_type
+
+
 def _truth(wholes: Wholes, node: ir.Node) -> Limits | None:
     return Limits(0.0, 1.0)
 
@@ -269,6 +280,7 @@ _DERIVED: dict[str, Derive] = {
     **dict.fromkeys(("Ceil", "Floor", "Round"), _round),
     **dict.fromkeys(("Gemm", "MatMul"), _multiply),
     "Add": _pairwise(lambda a, b: a + b),
+    "Cast": _convert,
     "Clip": _clip,
     "Concat": _join,
     "Conv": _convolve,

@@ -187,7 +187,8 @@ def know_requantized(writer: Writer, node: ir.Node, sums: Number, scale: Number,
     kind = zero_value.dtype if zero_value is not None else made.dtype or ir.DataType.UINT8
     made.dtype = kind or ir.DataType.UINT8
     factor = writer.apply("Div", scale, one_number(writer.real(target)))
-    writer.know(made, requantize(writer, sums, factor, one_number(writer.zero(zero_value)), kind, node.name or ""))
+    # The product has the node's name.
+    writer.know(made, requantize(writer, sums, factor, one_number(writer.zero(zero_value)), kind, ""))
 
 
 def convolve_integers(writer: Writer, node: ir.Node) -> None:

@@ -17,11 +17,11 @@ import onnx_ir as ir
 from trnrt.importer.naming import node_text
 from trnrt.importer.rewriting.editing import Array, Editor, is_private, maker, shape_of
 from trnrt.importer.values import constant_array, input_at, is_used, opset_of, static_shape
+from trnrt.importer.wholes import Wholes, find_wholes
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
-_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,12 @@ class Affine:
 
 def fold_scales(editor: Editor) -> list[str]:
     """Fold every possible scale and shift; return notes on what was done."""
-    return [note for node in list(editor.graph) if node.graph is not None and (note := _fold_affine(editor, node))]
+    wholes = find_wholes(editor.graph)
+    nodes = (node for node in list(editor.graph) if node.graph is not None)
+    return [note for node in nodes if (note := _fold_affine(editor, node, wholes))]
 
 
-def _fold_affine(editor: Editor, node: ir.Node) -> str | None:
+def _fold_affine(editor: Editor, node: ir.Node, wholes: Wholes) -> str | None:
     linear = next((n for value in node.inputs[:2] if (n := maker(value, *_LINEAR)) is not None), None)
     norm = next((n for v in node.inputs[:2] if (n := maker(v, "BatchNormalization")) is not None), None)
     if linear is None and norm is None:
@@ -47,7 +49,7 @@ def _fold_affine(editor: Editor, node: ir.Node) -> str | None:
     if affine is None or not _is_calm(affine.scale, affine.shift):
         return None
     linear, norm = maker(affine.value, *_LINEAR), maker(affine.value, "BatchNormalization")
-    if linear is not None and _absorb(editor, linear, affine):
+    if linear is not None and _absorb(editor, linear, affine, wholes):
         return _bypass_node(editor, node, linear)
     if norm is not None and node.op_type != "BatchNormalization" and _merge(editor, norm, affine):
         return _bypass_node(editor, node, norm)
@@ -143,10 +145,10 @@ def _normalization_affine(node: ir.Node) -> Affine | None:
 # -- new weights ---------------------------------------------------------------------------------------
 
 
-def _absorb(editor: Editor, linear: ir.Node, affine: Affine) -> bool:
+def _absorb(editor: Editor, linear: ir.Node, affine: Affine, wholes: Wholes) -> bool:
     """Change the weights of ``linear`` so that it does ``affine``, too; false if that isn't possible."""
     values = [linear.inputs[0], input_at(linear, 1)]
-    if _sums_whole_numbers(linear):
+    if all(wholes.limits_of(value) is not None for value in values):
         return False  # integer arithmetic: exact as it is
     if any(value is None or value.dtype != linear.outputs[0].dtype for value in values):
         return False
@@ -200,27 +202,6 @@ def _scale_matmul(linear: ir.Node, weight: Array, bias: Array, affine: Affine) -
     if weight.ndim < 2 or (affine.shift != 0).any():
         return None
     return weight * affine.scale, bias
-
-
-# Operators that make whole numbers of whole numbers.
-_KEEPING = frozenset(
-    """Clip Concat DepthToSpace Expand Flatten Gather MaxPool Max Min Pad Relu Reshape Resize Slice SpaceToDepth Split
-    Squeeze Sub Tile Transpose Unsqueeze""".split()  # noqa: SIM905
-)
-
-
-def _sums_whole_numbers(linear: ir.Node) -> bool:
-    """True if a linear layer multiplies rounded numbers, or integers of an input, by whole weights."""
-    weight = constant_array(linear.inputs[1])
-    if weight is None or not np.array_equal(weight, np.rint(weight)):
-        return False
-    node = maker(linear.inputs[0], *_KEEPING, "Cast", "Round")
-    while node is not None and node.op_type in _KEEPING:
-        node = maker(node.inputs[0], *_KEEPING, "Cast", "Round")
-    if node is None:
-        return False
-    source = node.inputs[0]
-    return node.op_type == "Round" or (source is not None and source.dtype in _BYTES)
 
 
 _CHANGES: dict[str, Any] = {
