@@ -18,7 +18,19 @@ from benchmarks.__main__ import lines
 from trnrt.cli import app
 
 NAMES = [path.parent.name for path in sorted((ROOT / "benchmarks").glob("*/__main__.py"))]
-TYPED = ["kernels", "labs", "models", "networks", "reports", "search", "serve", "simulator", "size", "timing"]
+TYPED = [
+    "kernels",
+    "labs",
+    "models",
+    "networks",
+    "quantised",
+    "reports",
+    "search",
+    "serve",
+    "simulator",
+    "size",
+    "timing",
+]
 """Those with the flags of the other verbs; the rest have argparse's."""
 
 

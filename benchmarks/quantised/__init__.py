@@ -1,0 +1,1 @@
+"""Networks in int8 beside their float models: ``python -m benchmarks.quantised``."""

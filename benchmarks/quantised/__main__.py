@@ -1,0 +1,53 @@
+"""``python -m benchmarks.quantised``: predict networks in float32, bfloat16 and int8, beside one another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchmarks.command import command_line, show
+from trnrt.commands.exits import call
+from trnrt.commands.options import EFFORT, EffortFlag, JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.report.console import counting
+
+if TYPE_CHECKING:
+    from benchmarks.quantised.table import Row
+
+NetFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--net", metavar="NAME", help="A network; repeatable. By default resnet18 and resnet50.", show_default=False
+    ),
+]
+BatchFlag = Annotated[
+    list[int] | None,
+    typer.Option("--batch", min=1, metavar="N", help="A batch; repeatable. By default 1, 4 and 8.", show_default=False),
+]
+
+
+def compare_forms(
+    target: SimulatedTargetFlag = None,
+    net: NetFlag = None,
+    batch: BatchFlag = None,
+    effort: EffortFlag = EFFORT,
+    as_json: JsonFlag = False,
+    json_out: JsonOutFlag = None,
+) -> None:
+    """Predict networks in float32, bfloat16 and int8 at several batches; int8 is quantised from random images."""
+    from benchmarks.networks.table import choose_networks
+    from benchmarks.quantised.report import quantised_document, quantised_parts
+    from benchmarks.quantised.table import BATCHES, FORMS, NETS, measure
+    from trnrt.nki.sim.kernel import default_target
+
+    names, batches = choose_networks(net or NETS), tuple(dict.fromkeys(batch or BATCHES))
+    rows: list[Row] = []
+    with counting("planning networks", len(names) * len(batches) * len(FORMS), unit="plans") as done:
+        rows += measure(target or default_target(), names, batches, FORMS, effort, done)
+    show(Reporting(as_json, json_out), quantised_document(rows), lambda: quantised_parts(rows))
+
+
+app = command_line(compare_forms)
+
+if __name__ == "__main__":
+    call(app)
