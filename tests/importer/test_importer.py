@@ -364,3 +364,11 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_the_importer_can_be_the_first_room_that_is_imported() -> None:
+    """The operators' records import the planner, which imports the importer: no circle may be left half done."""
+    code = "from trnrt.importer import import_model; import_model('models/digits_cnn.onnx')"
+    root = Path(__file__).parents[2]
+    ran = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr

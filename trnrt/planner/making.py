@@ -15,7 +15,6 @@ from trnrt.importer import GraphView, ImportedModel
 from trnrt.planner.checking import check_choices
 from trnrt.planner.choices import ASKED, Choices
 from trnrt.planner.cores.sharing import share_work
-from trnrt.planner.lowering.dtypes import choose_dtypes
 from trnrt.planner.lowering.merging import merge_steps
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.options import PlanOptions
@@ -170,6 +169,9 @@ def _lower_graph(
         raise UnsupportedModelError(model.name, blockers)
     leaving = _leaving_values(lowering)
     merge_steps(lowering, leaving)
+    # Here, as it imports the operators, which import this package.
+    from trnrt.planner.lowering.dtypes import choose_dtypes
+
     choose_dtypes(lowering.graph, lowering.steps, dtype, leaving)
     return lowering
 
