@@ -37,7 +37,7 @@ from trnrt.kernels.conv.convolving import (
     store_results,
     vector_helps,
 )
-from trnrt.kernels.conv.double_rows import SCALED, bias_columns, is_scaled, scale_identity
+from trnrt.kernels.conv.double_rows import is_scaled, scale_identity
 from trnrt.kernels.conv.grouping import some_channels, together, whole_pieces
 from trnrt.kernels.conv.packing import (
     PACK_NS,
@@ -63,6 +63,7 @@ from trnrt.kernels.conv.row_groups import (
 from trnrt.kernels.conv.stretches import stretches
 from trnrt.kernels.conv.strip_plans import strips_of
 from trnrt.kernels.conv.strips import convolve_strips
+from trnrt.kernels.conv.whole_numbers import bias_columns, columns_each
 from trnrt.kernels.rates import is_recent
 from trnrt.kernels.warm_up import warm_up
 from trnrt.nki import nisa, nl
@@ -105,12 +106,13 @@ def conv2d(
     w: HBM or SBUF (P, ceil(C/128), T, O), prepared; the dtype of src. With groups, C and O count one
         ``groups_together``; its blocks come first, then those of the next one, and likewise the biases' columns
     bias: HBM or SBUF (P, ceil(O/128)) float32, prepared; (P, 3*ceil(O/128)) if src and w are 8-bit floats, with scales
-        (double_rows.py): added is 16-bit then, and groups 1
+        (double_rows.py): added is 16-bit then, and groups 1; (P, 5*ceil(O/128)) for act "whole" (whole_numbers.py):
+        added is None then, and groups 1
     channels: C
     size: (rows, columns) of the convolution's result, before pooling
     kernel, stride, dilation, pool, pool_stride, pool_dilation: (rows, columns); pool (1, 1) means no pooling
     pads, pool_pads: (top, left); windows beyond the bottom and right edges see padding, too
-    act: one of ACTIVATIONS in common.py, or "relu6" (at most 6)
+    act: one of ACTIVATIONS in common.py, "relu6" (at most 6), or "whole": clip(rint(sum * factor), low, high)
     pool_op: "max", or "average": padding is 0 there, and counts
     added: None, or a tensor of dst's shape (without groups and pooling), in HBM or SBUF as dst can be
     band_bytes: bytes per partition of the convolution's results in work at once; 0 means POOL_BYTES
@@ -134,6 +136,7 @@ def conv2d(
         assert groups == 1, "conv2d: groups of 8-bit floats"
         way = "taps"
     layer = Layer(shape, act, pooling, False, WEIGHT_BYTES, band_bytes, way)
+    assert act != "whole" or (groups == 1 and added is None), "conv2d: whole numbers of groups, or with a sum"
     if row_groups != (1, 1):
         _convolve_row_groups(dst, src, w, bias, layer, row_groups, added)
         return
@@ -183,7 +186,7 @@ def _convolve_row_groups(
     added: Any,
 ) -> None:
     """conv2d with rows of the image and of the result in groups."""
-    outputs = bias.shape[0] * (bias.shape[1] // (SCALED if is_scaled(src.dtype) else 1))
+    outputs = bias.shape[0] * (bias.shape[1] // columns_each(src.dtype, layer.act))
     groups = RowGroups(layer.shape, outputs, row_groups[0], row_groups[1])
     how = group_method(src, layer, groups)
     w_sb, bias_sb = load(w) if is_hbm_tensor(w) else w, load_bias(bias, False)
@@ -206,7 +209,7 @@ def _convolve_row_groups(
         for b0 in range(0, outputs, nl.tile_size.pmax):
             b1, block = min(outputs, b0 + nl.tile_size.pmax), b0 // nl.tile_size.pmax
             weights = Weights(w_sb, (b0, b1), how, seen)
-            column = bias_columns(bias_sb, block, b1 - b0, src.dtype)
+            column = bias_columns(bias_sb, block, b1 - b0, src.dtype, layer.act)
             y_sb = _band_tile(dst, block, b1 - b0, place, largest)
             added_sb = _added_tile(added, block, b1 - b0, place, largest)
             _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, place, largest)
@@ -318,7 +321,7 @@ def _convolve_bands(
             if number == 0 and b0 == outputs[0]:
                 bias_sb = load_bias(bias, natural)
             weights = Weights(w_block, (b0, b1), how, seen)
-            column = bias_columns(bias_sb, block, b1 - b0, src.dtype)
+            column = bias_columns(bias_sb, block, b1 - b0, src.dtype, layer.act)
             y_sb = _band_tile(dst, block, b1 - b0, place, largest)
             added_sb = _added_tile(added, block, b1 - b0, place, largest)
             _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, place, largest)

@@ -20,6 +20,7 @@ from trnrt.kernels.conv.conv_weights import weight_view
 from trnrt.kernels.conv.double_rows import accumulate_terms, evacuate_scaled, is_scaled
 from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_extent, is_packed, spread
 from trnrt.kernels.conv.taps import list_taps, visible_range
+from trnrt.kernels.conv.whole_numbers import evacuate_whole
 from trnrt.kernels.pool2d import Windows, max_windows
 from trnrt.nki import nisa, nl
 
@@ -174,7 +175,10 @@ def evacuate(
     ``added``, a tile like y_sb: act(sum_psum + added + bias), where the vector engine adds and the scalar engine does
     the rest (scalar_tensor_tensor would take twice as long). The vector engine cuts "relu6" off where it lies: there
     it takes up to four elements a cycle; and it computes the "sigmoid" of a few numbers. Sums of 8-bit floats have
-    several columns: see ``double_rows.py``."""
+    several columns: see ``double_rows.py``; whole numbers, too: ``whole_numbers.py``."""
+    if act == "whole":
+        evacuate_whole(y_sb, sum_psum, bias_column)
+        return
     if bias_column.shape[1] > 1:
         evacuate_scaled(y_sb, sum_psum, bias_column, act, by_vector, added)
         return

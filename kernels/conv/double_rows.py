@@ -39,12 +39,6 @@ def is_scaled(dtype: Any) -> bool:
     return item_bytes(dtype) == 1
 
 
-def bias_columns(bias_sb: nl.NkiTensor, block: int, outputs: int, dtype: Any) -> nl.NkiTensor:
-    """The column of biases (outputs, 1) of a block of outputs; (outputs, SCALED) if the weights' dtype has scales."""
-    blocks = bias_sb.shape[1] // (SCALED if is_scaled(dtype) else 1)
-    return bias_sb[0:outputs, block : bias_sb.shape[1] : blocks]
-
-
 def accumulate_terms(
     sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, w: nl.NkiTensor, shape: ConvShape, lead: Pair, seen: Any, at: Pair
 ) -> None:

@@ -33,7 +33,7 @@ def convolve_strips(plan: Strips, w: nl.NkiTensor, bias: nl.NkiTensor, act: str)
 
     plan: with dst in HBM (N, O, PH, PW), or SBUF ``channels`` (P, 1, N, PH, PW), and src in HBM (N, C, H, W)
     w: HBM (C, 1, T, O), prepared; the dtype of src
-    bias: HBM or SBUF (O, 1) float32, prepared
+    bias: HBM or SBUF (O, 1) float32, prepared; (O, 5) for act "whole"
     limits: those of ``strips_of``; NaN and infinity of an image reach the results of all strips, at the same distance
         from each strip's first row
 
@@ -139,22 +139,23 @@ def _load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, plan: Strips) -> None:
 
 
 def _load_bias(bias: nl.NkiTensor, plan: Strips) -> nl.NkiTensor:
-    """(strips * each, 1) float32: the bias once for each strip."""
+    """(strips * each, 1) float32: the bias once for each strip; or all columns of biases for whole numbers."""
     outputs, each = plan.outputs, plan.each()
-    bias_sb = nl.ndarray((plan.count * each, 1), dtype=nl.float32, buffer=nl.sbuf)
+    count = bias.shape[1]
+    bias_sb = nl.ndarray((plan.count * each, count), dtype=nl.float32, buffer=nl.sbuf)
     if outputs == each and is_hbm_tensor(bias):
         column = bias.get_pattern()[0][0]
-        transfer(bias_sb, bias.ap(pattern=[[0, plan.count], [column, outputs], [1, 1]]))
+        transfer(bias_sb, bias.ap(pattern=[[0, plan.count], [column, outputs], [1, count]]))
         return bias_sb
     if outputs < each:
         nisa.memset(dst=bias_sb, value=0.0, engine=nisa.engine.gpsimd)
     for strip in range(plan.count):
         own_sb = bias_sb[strip * each : strip * each + outputs]
         if is_hbm_tensor(bias):
-            transfer(own_sb, bias[0:outputs, 0:1])
+            transfer(own_sb, bias[0:outputs, :])
         else:
             # Not by DMA: the images' first transfers would wait behind it in their queue.
-            nisa.tensor_copy(dst=own_sb, src=bias[0:outputs, 0:1], engine=nisa.engine.vector)
+            nisa.tensor_copy(dst=own_sb, src=bias[0:outputs, :], engine=nisa.engine.vector)
     return bias_sb
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from planning import Array, modelled
 
@@ -101,3 +102,51 @@ def test_graphs(name: str) -> None:
     plan = make_plan(import_model(model.SerializeToString()), {"x": x.shape, "z": z.shape}, PlanOptions())
     assert '"round"' not in plan.source
     assert '"divide"' not in plan.source
+
+
+CONVOLUTIONS = {
+    # name: (image, weight, attributes, pooling behind it)
+    "3x3": ((2, 20, 9, 11), (24, 20, 3, 3), "pads=[1,1,1,1]", ""),
+    "blocks of channels": ((1, 140, 6, 6), (150, 140, 3, 3), "pads=[1,1,1,1]", ""),
+    "pointwise": ((1, 64, 8, 8), (32, 64, 1, 1), "group=1", ""),
+    "stacked": ((1, 1, 8, 8), (16, 1, 3, 3), "pads=[1,1,1,1]", "MaxPool<kernel_shape=[2,2],strides=[2,2]>"),
+    "strips": ((1, 3, 64, 64), (16, 3, 7, 7), "pads=[3,3,3,3],strides=[2,2]", ""),
+    "row groups": ((1, 16, 56, 56), (16, 16, 3, 3), "pads=[1,1,1,1]", ""),
+    "depthwise": ((1, 32, 12, 12), (32, 1, 3, 3), "pads=[1,1,1,1],group=32", ""),
+    "a row of pixels": ((2, 8, 30), (12, 8, 3), "group=1", ""),
+}
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+@pytest.mark.parametrize("by_channel", [False, True], ids=["one factor", "by channel"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str, by_channel: bool, target: str) -> None:
+    """Sums that end on ties or beyond the limits, too: factors are powers of two, and not."""
+    image, weight, attributes, pool = CONVOLUTIONS[name]
+    rng = np.random.default_rng(len(name))
+    outputs, depth = weight[0], int(np.prod(weight[1:]))
+    factors = rng.choice([0.125, 0.5, 0.0613, 0.0371], outputs if by_channel else 1) / np.sqrt(depth)
+    factors[0] = 2.0 ** np.rint(np.log2(factors[0]))
+    constants: dict[str, Array] = {
+        "w": rng.integers(-127, 128, weight).astype(np.float32),
+        "b": rng.integers(-2000, 2000, outputs).astype(np.float32),
+        "m": factors.astype(np.float32).reshape((-1,) + (1,) * (len(image) - 2) if by_channel else ()),
+        "low": np.array(-128, np.float32),
+        "high": np.array(126, np.float32),
+    }
+    sizes = ",".join(map(str, image))
+    behind = f"y = {pool}(c)" if pool else "y = Identity(c)"
+    before = f"i = Round(x) k = Clip(i, low, high) a = Conv<{attributes}>(k, w, b)"
+    nodes = f"{before} p = Mul(a, m) r = Round(p) c = Clip(r, low, high) {behind}"
+    model = modelled(f"(float[{sizes}] x) => (float y) {{ {nodes} }}", constants)
+    x = rng.integers(-128, 128, image).astype(np.float32)
+    session = trnrt.InferenceSession(model.SerializeToString(), target=target)
+    (y,) = session.run(None, {"x": x})
+    without = modelled(f"(float[{sizes}] x) => (float a) {{ a = Conv<{attributes}>(x, w, b) }}", constants)
+    (sums,) = onnxruntime.InferenceSession(without.SerializeToString()).run(None, {"x": np.minimum(x, 126)})
+    expected = np.clip(np.rint(sums * constants["m"]), -128, 126)
+    if pool:
+        expected = expected.reshape(1, 16, 4, 2, 4, 2).max(axis=(3, 5))
+    np.testing.assert_array_equal(y, expected)
+    plan = make_plan(import_model(model.SerializeToString()), {"x": x.shape}, PlanOptions(target=target))
+    assert ('act="whole"' in plan.source) == (name != "depthwise")

@@ -14,7 +14,7 @@ from trnrt.operators import batch, order, shapes
 from trnrt.operators.arranging import arrange_parameter
 from trnrt.operators.bounds import sums
 from trnrt.operators.conv_steps import NO_POOL, ConvLayer, ConvStep, ConvTransposeStep, fits_kernel
-from trnrt.operators.fusing import MONOTONIC, following_sum, next_activation
+from trnrt.operators.fusing import MONOTONIC, following_rounding, following_sum, next_activation
 from trnrt.operators.pool import counts_alike, read_pool
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.windows import Window, read_transposed, read_window
@@ -89,7 +89,12 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(*_too_large(layer, window))
     weight, bias = _parameters(lowering, node, layer, False)
     act, activation = next_activation(lowering, node.outputs[0], node, limits=True)
-    nodes = [node, *activation]
+    rounding: list[ir.Node] = []
+    if act == "none" and layer.groups == 1 and not isinstance(bias, Operand) and not isinstance(weight, Operand):
+        numbers, rounding = following_rounding(lowering, node.outputs[0], layer.outputs)
+        if numbers is not None:
+            act, bias = "whole", weights.whole_columns(bias, *numbers)
+    nodes = [node, *activation, *rounding]
     pool_op, pool, pooling = _following_pool(lowering, nodes, layer.channels_at_once, size, window)
     nodes += pooling
     if pooling and act == "none" and pool_op == "max":

@@ -169,12 +169,24 @@ class ConvStep(ImagesStep):
             sources=[added if added is not None and source == self.added else source for source in self.sources],
             added=added,
             weight=self.weight[..., number * channels : (number + 1) * channels],
-            bias=self.bias[:, number * blocks : (number + 1) * blocks],
+            bias=self._bias_of(range(number * blocks, (number + 1) * blocks)),
         )
+
+    def _bias_of(self, blocks: range) -> Array:
+        """The columns of some blocks of outputs in the prepared bias."""
+        assert not isinstance(self.bias, Operand)
+        kinds = self.bias.reshape(len(self.bias), -1, blocks_of(self.shape[1]))
+        return kinds[:, :, blocks.start : blocks.stop].reshape(len(self.bias), -1)
 
     def reorder(self, order: list[int]) -> bool:
         """Make output ``order[k]`` number k, if the weights are constants of one group; return whether they are."""
-        if self.groups > 1 or self.added or isinstance(self.weight, Operand) or isinstance(self.bias, Operand):
+        if (
+            self.groups > 1
+            or self.added
+            or self.act == "whole"
+            or isinstance(self.weight, Operand)
+            or isinstance(self.bias, Operand)
+        ):
             return False
         self.weight = self.weight[..., order]
         self.bias = weights.columns(self.bias.T.reshape(-1)[order])

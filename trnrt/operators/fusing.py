@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.values import input_at
 from trnrt.operators.functions import shorten
 from trnrt.operators.programs import Program, Term
+from trnrt.operators.rounding import are_limits
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name
+from trnrt.planner.plan import Array
 from trnrt.planner.steps import Operand
 
 # ONNX operator -> activation name of the kernels.
@@ -110,6 +113,33 @@ def _part_term(lowering: Lowering, value: ir.Value | None, terms: dict[ir.Value,
     if constant is not None:
         return float(constant.reshape(())) if constant.size == 1 and constant.dtype.kind == "f" else None
     return None if value is None else terms.get(value)
+
+
+def following_rounding(
+    lowering: Lowering, value: ir.Value, outputs: int
+) -> tuple[tuple[Array, float, float] | None, list[ir.Node]]:
+    """The factors (outputs,) and whole limits of the Mul, Round and Clip that follow ``value``, and these nodes; (None,
+    []) if they don't."""
+    nodes: list[ir.Node] = []
+    for name in ("Mul", "Round", "Clip"):
+        follower, _ = lowering.sole_consumer(value)
+        if follower is None or follower.domain != "" or follower.op_type != name:
+            return None, []
+        nodes.append(follower)
+        value = follower.outputs[0]
+    multiplied, _, limited = nodes
+    source = multiplied.inputs[0] if lowering.constant(multiplied.inputs[1]) is not None else multiplied.inputs[1]
+    factor = next((c for given in multiplied.inputs if (c := lowering.constant(given)) is not None), None)
+    limits = [lowering.constant(input_at(limited, position)) for position in (1, 2)]
+    if factor is None or source is None or lowering.opset < 11 or any(c is None or c.size != 1 for c in limits):
+        return None, []
+    low, high = (float(c.reshape(())) for c in limits if c is not None)
+    rank = len(lowering.shape(source))
+    by_channel = (1,) * (rank - factor.ndim) + factor.shape == (1, outputs, *(1,) * (rank - 2))
+    if not are_limits(low, high) or not ((factor.size == 1 and factor.ndim <= rank) or by_channel):
+        return None, []
+    factors: Array = np.broadcast_to(factor.astype(np.float32).reshape(-1), (outputs,))
+    return (factors, low, high), nodes
 
 
 def following_sum(lowering: Lowering, node: ir.Node) -> tuple[Operand | None, list[ir.Node]]:

@@ -52,6 +52,11 @@ def shorten_rounding(program: Program) -> Program:
     return made
 
 
+def are_limits(low: float, high: float) -> bool:
+    """True if limits may come before a rounding, and make it cheap."""
+    return low.is_integer() and high.is_integer() and -_MOST <= low <= high <= _MOST
+
+
 def _round_between(program: Program, term: Term, limits: tuple[float, float]) -> Register:
     """Append the limits, and the rounding as two additions."""
     low = program.apply("maximum", term, limits[0])
@@ -76,7 +81,7 @@ def _find_limits(operations: list[Operation], uses: list[int], index: int) -> tu
             return None
         found.append(terms[1])
     low, high = found
-    return (low, high) if low.is_integer() and high.is_integer() and -_MOST <= low <= high <= _MOST else None
+    return (low, high) if are_limits(low, high) else None
 
 
 def _find_quotient(

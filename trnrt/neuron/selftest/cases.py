@@ -291,6 +291,15 @@ SMALL: tuple[Small, ...] = (
         (4, 40),
         (4, 40),
     ),
+    Small(
+        "conv_whole",
+        "s = Constant<value_float=0.05>() l = Constant<value_float=-128.0>() h = Constant<value_float=127.0>()"
+        " m = Mul(x, h) q = Round(m) k = Clip(q, l, h) i = Round(w) a = Conv<pads=[1,1,1,1]>(k, i)"
+        " p = Mul(a, s) r = Round(p) y = Clip(r, l, h)",
+        (2, 8, 6, 6),
+        (2, 12, 6, 6),
+        {"w": (12, 8, 3, 3)},
+    ),
     Small("gelu", "y = Gelu(x)", (4, 40), (4, 40)),
     Small("batched_matmul", "t = Transpose<perm = [0,2,1]>(x) y = MatMul(x, t)", (3, 6, 20), (3, 6, 6)),
     Small("transpose", "y = Transpose<perm = [0,2,1]>(x)", (3, 20, 30), (3, 30, 20)),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.kernels.compute_math import ROUNDER
 from trnrt.kernels.conv.depthwise import Slots, block_slots
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
@@ -141,6 +142,12 @@ def columns(bias: Array, each: int = 0) -> Array:
     parts = [_block_copy(bias[first : first + each].astype(np.float32)) for first in range(0, bias.shape[0], each)]
     rows = parts[0].shape[0]
     return np.concatenate([np.pad(part, ((0, rows - part.shape[0]), (0, 0))) for part in parts], axis=1)
+
+
+def whole_columns(biases: Array, factors: Array, low: float, high: float) -> Array:
+    """Prepared biases (P, B) with the columns that whole numbers need (kernels/conv/whole_numbers.py): (P, 5*B)."""
+    limits = (np.full_like(factors, number) for number in (low, high, -ROUNDER))
+    return np.concatenate([biases, *(columns(numbers) for numbers in (factors, *limits))], axis=1)
 
 
 def rows(bias: Array, count: int = 1) -> Array:
