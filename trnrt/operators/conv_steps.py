@@ -10,6 +10,7 @@ from trnrt.kernels.conv import conv_room, conv_transpose, depthwise, grouping, p
 from trnrt.kernels.conv.convolving import Pooling
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
+from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators.arranging import parameter_name
 from trnrt.operators.windows import Window
 from trnrt.planner.lowering import weights
@@ -140,6 +141,14 @@ class ConvStep(ImagesStep):
 
     def fills_window(self, first: int) -> bool:
         return True
+
+    def multiplied_sources(self) -> list[Operand]:
+        is_constant = not isinstance(self.weight, Operand) and not isinstance(self.bias, Operand)
+        return self.sources[:1] if is_constant and self.added != self.sources[0] else []
+
+    def cast_weights(self, dtype: str) -> None:
+        super().cast_weights(dtype)
+        self.itemsize = as_dtype(dtype).itemsize
 
     def _may_be_on_chip(self) -> bool:
         """True if images can be in SBUF: groups that are computed together must be whole blocks."""

@@ -64,6 +64,9 @@ class LinearStep(Step):
     def writes(self) -> tuple[Layout, ...]:
         return (Layout.FEATURES, Layout.ROWS, Layout.HBM)
 
+    def multiplied_sources(self) -> list[Operand]:
+        return self.sources
+
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         return self.shape if position is None else (self.shape[0], self.weight.shape[0])
 

@@ -29,6 +29,9 @@ class ProductStep(Step):
             return prod(self.batches), *self.matrix
         return (prod(self.sources[position].shape),)
 
+    def multiplied_sources(self) -> list[Operand]:
+        return self.sources
+
     def call(self, tensors: Tensors) -> Call:
         args = (SourceName(0), SourceName(len(self.sources) - 1), self.act, self.depth, self.batches)
         return Call("batched_matmul", "batched_matmul", (*args, astuple(self.left_at), astuple(self.right_at)))

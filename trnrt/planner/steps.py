@@ -152,6 +152,15 @@ class Step:
         """The expression that reads a source that is in SBUF under ``name``."""
         return name
 
+    def multiplied_sources(self) -> list[Operand]:
+        """The sources that the kernel multiplies, with each other or with constant weights: all of one dtype, which
+        needn't be that of the other sources or of the result."""
+        return []
+
+    def cast_weights(self, dtype: str) -> None:
+        """Give the weights a dtype that isn't the session's."""
+        self.weight_dtype = dtype
+
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         """Bytes per partition that the kernel's own tiles take at most; ``held``: its weights are in SBUF already."""
         return WORKING_BYTES

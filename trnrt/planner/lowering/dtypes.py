@@ -12,12 +12,9 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from trnrt.importer.wholes import EXACT_BFLOAT16, EXACT_SUM, Wholes, find_wholes
-from trnrt.operators.conv_steps import ConvStep
-from trnrt.operators.linear import LinearStep
-from trnrt.operators.matmul import ProductStep
 from trnrt.operators.programs import ComputeStep
 from trnrt.planner.lowering.moving import MoveStep, TransposeStep
-from trnrt.planner.steps import Operand, Step
+from trnrt.planner.steps import Step
 
 # The whole numbers that a dtype represents: all of them up to here.
 _EXACT = {"bfloat16": EXACT_BFLOAT16, "float16": 2048.0}
@@ -36,13 +33,7 @@ def choose_dtypes(graph: ir.Graph, steps: list[Step], dtype: str, leaving: Colle
 
 def _multiplies_wholes(step: Step, wholes: Wholes) -> bool:
     """True if a step multiplies whole numbers, all of whose partial sums are exact in float32."""
-    if not isinstance(step, ConvStep | LinearStep | ProductStep):
-        return False
-    if isinstance(step, ConvStep) and (step.added is not None or isinstance(step.weight, Operand)):
-        return False
-    if isinstance(step, ConvStep) and isinstance(step.bias, Operand):
-        return False
-    return any(wholes.sums.get(node, EXACT_SUM) < EXACT_SUM for node in step.nodes)
+    return bool(step.multiplied_sources()) and any(wholes.sums.get(node, EXACT_SUM) < EXACT_SUM for node in step.nodes)
 
 
 def _narrow_values(steps: list[Step], products: list[Step], wholes: Wholes, leaving: Collection[str]) -> set[str]:
@@ -69,8 +60,9 @@ def _find_refused(step: Step, narrow: set[str], multiplies: bool) -> set[str]:
     if isinstance(step, ComputeStep):
         return set()
     read = {source.value for source in step.sources}
-    if isinstance(step, ConvStep | LinearStep | ProductStep) and (multiplies or not read & narrow):
-        return set() if read <= narrow else read & narrow
+    if multiplies:
+        factors = {source.value for source in step.multiplied_sources()}
+        return (read - factors) & narrow | (set() if factors <= narrow else factors & narrow)
     together = read | {step.output}
     return set() if together <= narrow else together & narrow
 
@@ -80,10 +72,8 @@ def _narrow(steps: list[Step], products: list[Step], narrow: set[str]) -> None:
         if step.output in narrow:
             step.dtype = "bfloat16"
     for step in products:
-        if all(source.value in narrow for source in step.sources):
-            step.weight_dtype = "bfloat16"
-            if isinstance(step, ConvStep):
-                step.itemsize = 2
+        if all(source.value in narrow for source in step.multiplied_sources()):
+            step.cast_weights("bfloat16")
 
 
 def _wide_values(steps: list[Step], products: list[Step], wholes: Wholes, exact: float) -> set[str]:
