@@ -293,7 +293,7 @@ SMALL: tuple[Small, ...] = (
     ),
     Small(
         "conv_whole",
-        "s = Constant<value_float=0.05>() l = Constant<value_float=-128.0>() h = Constant<value_float=127.0>()"
+        "s = Constant<value_float=0.0625>() l = Constant<value_float=-128.0>() h = Constant<value_float=127.0>()"
         " m = Mul(x, h) q = Round(m) k = Clip(q, l, h) i = Round(w) a = Conv<pads=[1,1,1,1]>(k, i)"
         " p = Mul(a, s) r = Round(p) y = Clip(r, l, h)",
         (2, 8, 6, 6),
