@@ -68,7 +68,8 @@ class ServeSettings(BaseSettings):
     admin: bool = False
     shadow: float = Field(default=0.0, ge=0, le=1)
     target: str | None = None
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2"] = "float32"
+    calibrate: Path | None = None
     backend: Literal["auto", "simulator", "neuron"] = "auto"
     lnc: int | None = Field(default=None, ge=1, le=2)
     cores: int = Field(default=1, ge=1)

@@ -23,6 +23,7 @@ from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.machine.timing import Range
 from trnrt.planner import Plan, PlanOptions, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
+from trnrt.planner.options import EIGHT_BITS, Float8
 from trnrt.planner.parts.partition import Partition, fallback_notes
 from trnrt.planner.sizes import default_shapes
 from trnrt.running.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, check_buckets
@@ -31,6 +32,7 @@ from trnrt.running.feeding import NodeArg, check_feeds, check_kinds, check_outpu
 from trnrt.running.no_rows import outputs_of_no_rows
 from trnrt.running.planning import Planner
 from trnrt.running.programs import Programs
+from trnrt.running.ranges import with_ranges
 from trnrt.running.results import RunResult
 from trnrt.running.rows import count_rows, join_slices, take_slice
 from trnrt.running.slicing import Slicer
@@ -46,6 +48,7 @@ class MoreOptions(TypedDict, total=False):
     max_instructions: int | None
     cache: bool
     cache_dir: Path | None
+    calibrate: Path | Mapping[str, Array] | None
     device: DeviceOptions | None
 
 
@@ -54,7 +57,8 @@ class InferenceSession:
 
     - ``model``: a file's path, or its content.
     - ``target``: "trn1", "trn2", "trn3" or a target's file; by default this machine's device, else trn2.
-    - ``dtype``: the dtype of weights and activations; sums are float32.
+    - ``dtype``: the dtype of weights and activations; sums are float32. float8_e4m3 and float8_e5m2 are used where the
+      tensor engine is then twice as fast, and bfloat16 elsewhere; they need ``calibrate``.
     - ``fallback``: "onnxruntime" runs unsupported nodes on the CPU, and ``last_run.notes`` names them. By default such
       a model is refused.
     - ``shapes``: the sizes that the file leaves open, by input.
@@ -65,6 +69,7 @@ class InferenceSession:
     - ``max_instructions``: the most instructions of a kernel as compiled; a model that needs more loops over its batch,
       or becomes several kernels. By default 100,000 if that can be met; 0 sets no limit.
     - ``cache``: keep plans, in ``cache_dir`` or the default directory.
+    - ``calibrate``: typical inputs, or their file: the ranges of 8-bit floats are measured on them, by onnxruntime.
     - ``device``: the NeuronCores to use, and the time limit of a run. With its ``lnc`` 2, the two physical cores of a
       logical one divide the work where that is predicted to be faster, on the simulator, too.
 
@@ -90,7 +95,7 @@ class InferenceSession:
             raise TypeError(f"InferenceSession has no option {min(unknown)!r}")
         effort = more.get("effort")
         asked = PlanOptions(
-            dtype=dtype,
+            dtype="bfloat16" if dtype in EIGHT_BITS else dtype,
             choices=more.get("choices", DEFAULT),
             effort=0 if effort is None else effort,
             fallback=fallback,
@@ -111,11 +116,14 @@ class InferenceSession:
             lnc=_lnc(hardware, None if device is None else device.lnc),
         )
         self._file = model
+        if dtype in EIGHT_BITS:  # refuse a target before the model is read
+            options = replace(options, float8=Float8(dtype))
         self.model: ImportedModel = import_model(model)
         self.name = self.model.name
         self.metadata = self.model.metadata
         self.buckets = check_buckets(DEFAULT_BUCKETS if buckets is None else buckets)
         self._slicer = Slicer(self.model)
+        options = with_ranges(self.model, options, more.get("calibrate"))
         self._plan_with(Planner(self.model, options, cache))
 
     def _plan_with(self, planner: Planner) -> None:
@@ -136,7 +144,7 @@ class InferenceSession:
     @property
     def dtype(self) -> str:
         """The dtype of weights and activations."""
-        return self.options.dtype
+        return self.options.shown_dtype
 
     def get_inputs(self) -> list[NodeArg]:
         """The model's inputs."""

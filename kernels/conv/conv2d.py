@@ -469,7 +469,8 @@ def _convolve_band(
     shape, act = layer.shape, layer.act
     outputs, images, rows, cols = y_sb.shape
     products = products_of(shape.kernel, weights.how.pack) * ceil_div(shape.channels, nl.tile_size.pmax)
-    alternate = layer.pooling.is_none() and vector_helps(products, act)  # otherwise the vector engine pools
+    # Otherwise the vector engine pools, or narrows what other convolutions of 8 bits read.
+    alternate = layer.pooling.is_none() and vector_helps(products, act) and not is_scaled(x_sb.dtype)
     by_vector = False
     eye = None if identity_sb is None else identity_sb[0:outputs, 0:outputs]
     if identity_sb is not None and bias_column.shape[1] > 1:

@@ -154,6 +154,7 @@ def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
         path,
         target=settings.target,
         dtype=settings.dtype,
+        calibrate=settings.calibrate,
         backend=settings.backend,
         fallback=None if settings.fallback == "none" else settings.fallback,
         buckets=_bucket_sizes(settings),

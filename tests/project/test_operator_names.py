@@ -58,6 +58,7 @@ ALLOWED = {
     "planner/lowering/row_numbers.py": "a fusion: what stands between an input and the Gather that it is an index of",
     "planner/placing/passes.py": "shapes that a smaller batch rewrites",
     "quantise/preparing.py": "the operators that onnxruntime's quantiser is asked to quantise",
+    "running/ranges.py": "the operators that read 8-bit floats",
     "report/page/parts.py": "no operator: a column's title",
     "report/top.py": "a pattern: the table that a classifier looks its label up in",
     "validate/__init__.py": "no operator: a class",

@@ -74,7 +74,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.cache",
         "trnrt.errors",
         "trnrt.importer",
-        "trnrt.inputs.drawing",
+        "trnrt.inputs",
         "trnrt.nki",
         "trnrt.planner",
         "trnrt.text",

@@ -62,6 +62,7 @@ def request_for(
         "effort": options.effort,
         "max_instructions": options.max_instructions,
         "lnc": options.lnc,
+        **({} if options.float8 is None else {"float8": [options.float8.dtype, dict(options.float8.ranges)]}),
     }
 
 

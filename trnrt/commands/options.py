@@ -25,6 +25,8 @@ class DType(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+    FLOAT8_E4M3 = "float8_e4m3"
+    FLOAT8_E5M2 = "float8_e5m2"
 
 
 class Backend(StrEnum):
@@ -346,6 +348,7 @@ PlanBatchFlag = Annotated[
     int | None,
     planning_flag("--batch", min=1, metavar="N", help="Rows to plan for. By default the model's fixed batch, else 1."),
 ]
+CALIBRATE = "Typical inputs, for --dtype float8_e4m3 and float8_e5m2: the ranges of numbers are measured on them."
 BUDGET = "The most instructions of a kernel, as compiled; none sets no limit. By default 100000, if that can be met."
 EFFORT = 1
 _BY_EFFORT = "1: choose sizes, kernels and fusions by predicted time where that can gain. 0: use quick estimates."

@@ -181,6 +181,7 @@ def predict_command(
         parts.rows_per_part,
         rows.limit,
         planning.max_instructions,
+        planning.calibrate,
     )
     predict(request, parse_most_bad(parts.max_bad), reporting, processes.place, overwrite=parts.overwrite)
 

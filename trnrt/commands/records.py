@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from trnrt.commands.options import (
     BUDGET,
+    CALIBRATE,
     EFFORT,
     PANELS,
     Backend,
@@ -285,6 +286,7 @@ class Planning:
     """The target, the dtype and the sizes to plan for."""
 
     dtype: DType = flag("Planning", "--dtype", default=DType.FLOAT32, help="The dtype of weights and activations.")
+    calibrate: Path | None = flag("Planning", "--calibrate", metavar="DATA.npz", help=CALIBRATE)
     target: TargetFlag = None
     timing: TimingFlag = None
     fallback: Fallback = flag(

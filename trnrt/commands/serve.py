@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trnrt.commands.options import BUDGET, TARGETS, Backend, DType, Engine, Fallback, flag, read_budget
+from trnrt.commands.options import BUDGET, CALIBRATE, TARGETS, Backend, DType, Engine, Fallback, flag, read_budget
 from trnrt.commands.records import takes_records
 from trnrt.errors import BackendError
 
@@ -153,6 +153,7 @@ class Serving:
     dtype: DType | None = flag(
         "Planning", "--dtype", show_default="float32", help="The dtype of weights and activations."
     )
+    calibrate: Path | None = flag("Planning", "--calibrate", metavar="DATA.npz", help=CALIBRATE)
     backend: Backend | None = flag(
         "Device", "--backend", show_default="auto", help="What runs the models; auto uses a device if there is one."
     )

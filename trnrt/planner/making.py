@@ -101,7 +101,7 @@ class Planning:
             found = self.fewer(rows)
             assert found is not None, "it was there when the rows were chosen"
             view = found
-        return _lower_graph(self.model, view, self.options.dtype, no_fuse, self.prepared)
+        return _lower_graph(self.model, view, self.options, no_fuse, self.prepared)
 
     def material(self, choices: Choices, rows: int | None) -> Material:
         """The material of a module for ``rows`` rows."""
@@ -135,7 +135,8 @@ class Planning:
     def plan(self, choices: Choices, making: Making) -> Plan:
         """The plan around a fitted module, without its size."""
         lowering = self._lowered(choices.no_fuse, self.batch)
-        return replace(_assemble(self.model, self.view, lowering, making), choices=choices)
+        float8 = self.options.float8.dtype if self.options.float8 is not None else ""
+        return replace(_assemble(self.model, self.view, lowering, making), choices=choices, float8=float8)
 
 
 @dataclass(frozen=True)
@@ -156,12 +157,12 @@ def _passes_note(batch: int, rows: int) -> str:
 def _lower_graph(
     model: ImportedModel,
     view: GraphView,
-    dtype: str,
+    options: PlanOptions,
     no_fuse: frozenset[str],
     prepared: dict[tuple[str, int], Array],
 ) -> Lowering:
     """The graph as steps. UnsupportedModelError with every blocking node."""
-    lowering = Lowering(view.model.graph, dtype, no_fuse, prepared)
+    lowering = Lowering(view.model.graph, options.dtype, no_fuse, prepared)
     lowering.walk()
     lowering.settle_outputs()
     blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
@@ -169,10 +170,13 @@ def _lower_graph(
         raise UnsupportedModelError(model.name, blockers)
     leaving = _leaving_values(lowering)
     merge_steps(lowering, leaving)
-    # Here, as it imports the operators, which import this package.
+    # Here, as they import the operators, which import this package.
     from trnrt.planner.lowering.dtypes import choose_dtypes
+    from trnrt.planner.lowering.narrowing import narrow_steps
 
-    choose_dtypes(lowering.graph, lowering.steps, dtype, leaving)
+    choose_dtypes(lowering.graph, lowering.steps, options.dtype, leaving)
+    if options.float8 is not None:
+        narrow_steps(lowering, options.float8, leaving)
     return lowering
 
 

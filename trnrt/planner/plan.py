@@ -177,7 +177,7 @@ class Plan:
     the weights that share an argument. ``constants`` are values for the host (label tables, outputs that depend on no
     input). ``before`` computes those of ``inputs`` that aren't inputs of the model; ``host`` runs on the results.
     ``size`` counts the kernel's instructions, on one core. ``cores``: the physical cores that divide the work; the
-    module is launched on that many.
+    module is launched on that many. ``float8``: the dtype of the tensors and weights of 8 bits, "" if there are none.
     """
 
     name: str
@@ -201,3 +201,9 @@ class Plan:
     before: tuple[HostNode, ...] = ()
     size: KernelSize = KernelSize(0, 0)
     cores: int = 1
+    float8: str = ""
+
+    @property
+    def shown_dtype(self) -> str:
+        """The dtype as the user gave it: that of 8 bits, if some tensors have so few."""
+        return self.float8 or self.dtype

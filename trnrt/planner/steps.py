@@ -57,7 +57,8 @@ class Call:
 
 def stored_dtype(weight: Array, dtype: str) -> np.dtype[Any]:
     """The dtype that a weight has on the device: the session's, unless it was cast to a short one before."""
-    return weight.dtype if weight.dtype.kind == "V" else as_dtype(dtype).numpy
+    short = weight.dtype.kind == "V" or weight.dtype.name.startswith("float8")
+    return weight.dtype if short else as_dtype(dtype).numpy
 
 
 NO_CALL = Call("", "none", ())

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,8 @@ class Request:
     """The user's settings. ``target``: None is the machine's device, else trn2. ``form``: "parquet" or "npz".
 
     ``top``: how many of the best classes to write beside the outputs. ``batch``, ``rows_per_part``: None chooses them.
-    ``limit``: only the input's first rows. ``max_instructions``: of a kernel; see ``PlanOptions``.
+    ``limit``: only the input's first rows. ``max_instructions``: of a kernel; see ``PlanOptions``. ``calibrate``: the
+    data of an 8-bit dtype.
     """
 
     model: str
@@ -74,6 +76,7 @@ class Request:
     rows_per_part: int | None = None
     limit: int | None = None
     max_instructions: int | None = None
+    calibrate: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,7 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         request.model,
         target=request.target,
         dtype=request.dtype,
+        calibrate=request.calibrate,
         backend=request.backend,
         fallback=request.fallback,
         max_instructions=request.max_instructions,
@@ -348,6 +352,7 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
     """(name, value) of all that the parts' bytes depend on."""
     job, request, asked = opened.job, opened.job.request, opened.job.request.asked
     images = {name: value for name, value in vars(asked.images).items() if value is not None}
+    float8 = opened.session.options.float8
     found: dict[str, object] = {
         "model": opened.session.model.digest,
         **opened.source.identity,
@@ -356,6 +361,7 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
         "batch": job.batch,
         "target": cache_name(opened.session.target),
         "dtype": request.dtype,
+        **({} if float8 is None else {"ranges": sha256(repr(float8.ranges).encode()).hexdigest()[:16]}),
         "backend": request.backend,
         "fallback": request.fallback or "none",
         "max instructions": "default" if request.max_instructions is None else request.max_instructions or "none",

@@ -31,7 +31,7 @@ def profile_plan(plan: Plan, cache_dir: Path | None = None) -> Profile:
     outside = "(loop over the batch, and weights)" if plan.size.trips > 1 else "(weights brought ahead)"
     steps = [*_steps(plan), *([Step(outside, (), (0, 0))] if plan.parts or plan.size.trips > 1 else [])]
     return profile_programs(
-        _plan_programs(plan, cache_dir), steps=steps, dtype=plan.dtype, batch=plan.batch, floor=_floor(plan)
+        _plan_programs(plan, cache_dir), steps=steps, dtype=plan.shown_dtype, batch=plan.batch, floor=_floor(plan)
     )
 
 

@@ -86,6 +86,11 @@ def validate_layers(
         OptionError: if the bundle's step or node does not exist.
     """
     check_rows(session, feeds)
+    if session.options.float8 is not None:
+        raise OptionError(
+            f"--layers compares steps by the bounds of 16 bits; those of {session.dtype} have none",
+            hint="leave --layers out, or use --dtype bfloat16",
+        )
     arrays, notes = _first_batch(session, feeds)
     walk = _start_walk(session, arrays, plan)
     position = None if bundle is None or bundle.step is None else _position(walk, bundle.step)

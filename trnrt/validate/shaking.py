@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from trnrt.operators.bounds import sums
 from trnrt.operators.bounds.case import is_exact
 from trnrt.operators.bounds.rounding import SUMS, unit_roundoff
 from trnrt.validate.bounds import rule_of
@@ -23,6 +24,8 @@ _FLOATS = {
     ir.DataType.FLOAT16: "float16",
     ir.DataType.BFLOAT16: "bfloat16",
 }
+# 4 and 3 significant bits.
+_EIGHT_BITS = {"float8_e4m3": 2.0**-4, "float8_e5m2": 2.0**-3}
 _SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 # Inputs from this position on are sizes and scales, which are not rounded.
 _FIXED_FROM = {"Resize": 1, "Upsample": 1}
@@ -35,7 +38,7 @@ def shake_model(model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -
 
     ``known``: name -> dtype of values for which ONNX's own inference finds none. In float32, numbers move by up to two
     unit roundoffs of float32 or of their own dtype. In 16 bits they are also rounded to ``dtype``; constants are only
-    rounded.
+    rounded. In 8 bits, both factors of convolutions move by up to a unit roundoff, and all else is as in bfloat16.
     """
     copy = model.clone()
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
@@ -63,10 +66,11 @@ class _Shaker:
 
     def __init__(self, model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -> None:
         self.graph = model.graph
-        self.known, self.dtype = known, dtype
+        self.eight = _EIGHT_BITS.get(dtype, 0.0)
+        self.known, self.dtype = known, "bfloat16" if self.eight else dtype
         self.flowing: set[ir.Value] = set(model.graph.inputs)
         self.shaken: set[ir.Value] = set()
-        self.made: dict[ir.Value, ir.Value] = {}
+        self.made: dict[tuple[ir.Value, float], ir.Value] = {}
         self.count = 0
 
     def walk(self) -> None:
@@ -87,13 +91,16 @@ class _Shaker:
 
     def _shake_inputs(self, node: ir.Node) -> None:
         for position, value in enumerate(node.inputs[: _FIXED_FROM.get(node.op_type)]):
-            if value is None or value in self.shaken or self._float(value) is None:
+            if value is None or self._float(value) is None:
+                continue
+            eight = self.eight if position < 2 and rule_of(node) is sums.convolution else 0.0
+            if value in self.shaken and not eight:
                 continue
             if value not in self.flowing and self.dtype not in _SHORT:
                 continue  # noise in one factor of a product is enough, and weights have more elements
-            if value not in self.made:
-                self.made[value] = self._noise(value, node, before=True)
-            node.replace_input_with(position, self.made[value])
+            if (value, eight) not in self.made:
+                self.made[value, eight] = self._noise(value, node, before=True, eight=eight)
+            node.replace_input_with(position, self.made[value, eight])
 
     def _shake_output(self, value: ir.Value, node: ir.Node) -> None:
         if self._float(value) is None or not (value.uses() or value.is_graph_output()):
@@ -115,8 +122,8 @@ class _Shaker:
     def _is_shortening(self, node: ir.Node) -> bool:
         return node.op_type == "Cast" and self._float(node.outputs[0]) in _SHORT.values()
 
-    def _noise(self, value: ir.Value, node: ir.Node, *, before: bool) -> ir.Value:
-        """The value with noise, by nodes before or after ``node``."""
+    def _noise(self, value: ir.Value, node: ir.Node, *, before: bool, eight: float = 0.0) -> ir.Value:
+        """The value with noise, by nodes before or after ``node``; ``eight``: its reach, if it has 8 bits there."""
         dtype = self._float(value)
         assert dtype is not None
         own = _FLOATS[dtype]
@@ -134,8 +141,8 @@ class _Shaker:
         wide = dtype if is_wide else ir.DataType.FLOAT
         x = value if is_wide else add("Cast", [value], wide, to=wide)
         target = _SHORT.get(self.dtype)
-        if target is None or value in self.flowing:
-            reach = 2 * max(SUMS, unit_roundoff(own)) if target is None else unit_roundoff(self.dtype)
+        if target is None or value in self.flowing or eight:
+            reach = 2 * max(SUMS, unit_roundoff(own)) if target is None else eight or unit_roundoff(self.dtype)
             random = add("RandomUniformLike", [x], wide, low=-reach, high=reach, seed=float(self.count))
             x = add("Add", [x, add("Mul", [x, random], wide)], wide)
         if target is not None:

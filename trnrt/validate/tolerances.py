@@ -19,7 +19,14 @@ from trnrt.validate.shaking import shake_model
 
 Array = NDArray[Any]
 Outputs = dict[str, Array]
-_DEFAULTS = {"float32": (1e-4, 1e-5), "bfloat16": (2e-2, 1e-2), "float16": (2e-2, 1e-2)}
+_DEFAULTS = {
+    "float32": (1e-4, 1e-5),
+    "bfloat16": (2e-2, 1e-2),
+    "float16": (2e-2, 1e-2),
+    # Two roundings of a product's factors, to 4 and 3 significant bits.
+    "float8_e4m3": (0.125, 0.125),
+    "float8_e5m2": (0.25, 0.25),
+}
 
 
 @dataclass(frozen=True)
@@ -74,9 +81,10 @@ class Noise:
         own = {}
         for name in [name for name in float32 if name in short]:
             noise = spread(short[name], np.mean([a.astype(np.float64) for a in wide[name]], axis=0))
-            noise = np.hypot(noise, storing_error(reference[name], dtype))
+            noise = np.hypot(noise, storing_error(reference[name], self._session.options.dtype))
             # Only ours is rounded to 16 bits; in float32 both are.
-            own[name] = Tolerance(_DEFAULTS[dtype][0], allowance(noise, 1) + float32[name].atol, noise)
+            rtol = _DEFAULTS[self._session.options.dtype][0]
+            own[name] = Tolerance(rtol, allowance(noise, 1) + float32[name].atol, noise)
         return float32 if dtype == "float32" else own, float32
 
     def _samples(self, dtype: str, feeds: Mapping[str, Array], reference: Outputs) -> dict[str, list[Array]]:

@@ -112,6 +112,11 @@ class Target:
         return f"running NKI kernels on {self.name} is outside AWS's statement ({self.device.nki_supported_source})"
 
     @property
+    def has_double_rows(self) -> bool:
+        """True if the tensor engine multiplies 8-bit floats at twice the rate of 16 bits (trainium2_arch.rst)."""
+        return self.generation >= 3
+
+    @property
     def sbuf_usable_bytes(self) -> int:
         return self.sbuf_bytes - self.sbuf_reserved_bytes
 

@@ -150,7 +150,7 @@ def _partition_model(
     parts = _device_parts(model.name, kernels)
     outputs = tuple(output.name for output in kernels[-1].plan.outputs)
     nodes, notes = kernels[-1].reports, kernels[-1].plan.notes
-    return Partition(model.name, options.target, options.dtype, batch, parts, outputs, {}, nodes, notes)
+    return Partition(model.name, options.target, options.shown_dtype, batch, parts, outputs, {}, nodes, notes)
 
 
 def _device_parts(name: str, kernels: Sequence[PlannedKernel]) -> tuple[DevicePart, ...]:

@@ -13,6 +13,7 @@ from trnrt.errors import Blocker
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.choices import Choices
 from trnrt.planner.lowering.host import HOST_FUNCTIONS
+from trnrt.planner.options import EIGHT_BITS
 from trnrt.planner.parts.crossing import Crossing
 from trnrt.planner.parts.partition import CpuPart, DevicePart, Partition
 from trnrt.planner.plan import (
@@ -91,9 +92,10 @@ def _encode(value: Any, arrays: list[Array]) -> Any:
 def _encode_array(value: Array, arrays: list[Array]) -> dict[str, Any]:
     if value.dtype == object:
         return {"strings": [str(text) for text in value.reshape(-1)], "shape": list(value.shape)}
-    # numpy's file format has no bfloat16: save its bits.
-    if value.dtype.kind == "V" or value.dtype.name == "bfloat16":
-        return {"array": _number(value.view(np.uint16), arrays), "as": value.dtype.name}
+    # numpy's file format has neither bfloat16 nor 8-bit floats: save their bits.
+    if value.dtype.kind == "V" or value.dtype.name in ("bfloat16", *EIGHT_BITS):
+        bits = np.uint8 if value.dtype.itemsize == 1 else np.uint16
+        return {"array": _number(value.view(bits), arrays), "as": value.dtype.name}
     return {"array": _number(value, arrays)}
 
 

@@ -81,7 +81,7 @@ def matmul_tile_fits(instruction: Instruction, target: Target) -> str | None:
 def matmul_double_row(instruction: Instruction, target: Target) -> str | None:
     if not instruction["double_row"]:
         return None
-    if target.generation < 3:
+    if not target.has_double_rows:
         return f"perf_mode is double_row; {target.name} has no performance mode"
     for arg in ("stationary", "moving"):
         view: View = instruction[arg]

@@ -1,0 +1,117 @@
+"""The ranges of a model's values on typical inputs, measured by onnxruntime: they choose the scales of 8-bit floats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from trnrt.errors import BackendError, InputError, OptionError
+from trnrt.importer import ImportedModel
+from trnrt.inputs.images import ImageOptions
+from trnrt.inputs.matching import read_inputs
+from trnrt.planner.options import PlanOptions
+from trnrt.running.feeding import check_feeds
+from trnrt.running.rows import count_rows
+from trnrt.text import quote
+
+Array = NDArray[Any]
+
+# Rows that run at a time: the values between the layers of as many are in memory together.
+_ROWS = 8
+# onnxruntime refuses newer versions.
+_KNOWN_IR = 10
+
+
+def with_ranges(model: ImportedModel, options: PlanOptions, given: Path | Mapping[str, Array] | None) -> PlanOptions:
+    """The options with the ranges of 8-bit floats, if they ask for any.
+
+    OptionError if the data is missing, or not needed; InputError if it doesn't fit the model.
+    """
+    if options.float8 is None:
+        if given is not None:
+            raise OptionError(
+                f"--calibrate gives the ranges of 8-bit floats, and the dtype is {options.dtype}",
+                hint="leave it out, or use --dtype float8_e4m3",
+            )
+        return options
+    if given is None:
+        raise OptionError(
+            f"--dtype {options.float8.dtype} needs typical inputs: they give the ranges of the numbers",
+            hint="give some hundred rows with --calibrate DATA.npz, in arrays named like the model's inputs",
+        )
+    arrays = dict(given) if isinstance(given, Mapping) else _read(model, given)
+    ranges = measure_ranges(model, check_feeds(model, arrays))
+    return replace(options, float8=replace(options.float8, ranges=tuple(sorted(ranges.items()))))
+
+
+def _read(model: ImportedModel, path: Path) -> dict[str, Array]:
+    found = read_inputs([str(path)], model.inputs, metadata=model.metadata, images=ImageOptions())
+    return dict(found.feeds)
+
+
+def measure_ranges(model: ImportedModel, arrays: Mapping[str, Array]) -> dict[str, float]:
+    """The largest magnitude of each value that a convolution reads, by its name in the graph as planned.
+
+    BackendError if onnxruntime can't run the graph, InputError if a value isn't finite.
+    """
+    ranges: dict[str, float] = {}
+    opened: dict[tuple[tuple[str, tuple[int, ...]], ...], tuple[Any, list[str]]] = {}
+    for feeds in _slices(model, arrays):
+        key = tuple((name, array.shape) for name, array in feeds.items())
+        if key not in opened:
+            opened[key] = _open(model, feeds)
+        session, names = opened[key]
+        for name, array in zip(names, session.run(names, feeds) if names else [], strict=True):
+            most = float(np.abs(array.astype(np.float32)).max(initial=0.0))
+            if not np.isfinite(most):
+                raise InputError(f"{quote(name)} is not finite on the calibration data", hint="leave such rows out")
+            ranges[name] = max(ranges.get(name, 0.0), most)
+    return ranges
+
+
+def _slices(model: ImportedModel, arrays: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """The rows, some at a time: as many as the model's fixed batch; a rest that would not fill it is left out."""
+    rows = count_rows(model, arrays)
+    if rows is None or model.batch is None:
+        yield dict(arrays)
+        return
+    each = model.batch if isinstance(model.batch, int) else _ROWS
+    if rows < each and isinstance(model.batch, int):
+        raise InputError(f"the calibration data has {rows} rows; the model's batch is {each}")
+    for first in range(0, rows, each):
+        part = {
+            name: array if name in model.parameters or not array.ndim else array[first : first + each]
+            for name, array in arrays.items()
+        }
+        if isinstance(model.batch, str) or rows - first >= each:
+            yield part
+
+
+def _open(model: ImportedModel, feeds: Mapping[str, Array]) -> tuple[Any, list[str]]:
+    """onnxruntime's session for the graph as planned, and the names of the values to measure."""
+    import onnxruntime
+
+    values = {name: feeds[name] for name in model.parameters}
+    bound = model.bind({name: array.shape for name, array in feeds.items()}, values).model
+    read = {node.inputs[0] for node in bound.graph if node.op_type == "Conv" and node.domain == ""}
+    names = sorted(value.name for value in read if value is not None and value.name and value.producer() is not None)
+    proto: onnx.ModelProto = ir.to_proto(bound)
+    proto.ir_version = min(proto.ir_version, _KNOWN_IR)
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no base class
+        raise BackendError(
+            f"onnxruntime can't run the model to measure ranges: {' '.join(str(error).split())}"
+        ) from None
+    return session, names
