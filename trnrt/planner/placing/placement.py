@@ -103,13 +103,13 @@ def place(
                 placed.spilled.append(step.output)
         else:
             _choose(step, steps, outputs, placed)
-    apart: set[str] = set()
+    apart, tiles = set[str](), Tiles(steps, sweeps)
     while True:
         _agree(steps, placed)
         _store_parts(steps, placed)
         placed.windows = find_windows(steps, placed, outputs, apart)
         _keep_whole(placed)
-        rooms = rooms_of(steps, placed, target, itemsize)
+        rooms = rooms_of(steps, placed, target, itemsize, tiles)
         full = next((index for index, room in enumerate(rooms.own) if room < 0), None)
         alive = {} if full is None else _live_tensors(steps, placed, itemsize)[full]
         if full is None or not alive:
@@ -159,17 +159,31 @@ def _explain_windows(steps: list[Step], placed: Placed) -> None:
         placed.reasons[value] = reason
 
 
-def working_bytes(step: Step, placed: Placed, *, held: bool) -> int:
-    """Bytes per partition that a step's kernel needs beside the tensors between steps."""
-    return step.working_bytes(placed, held=held)
+class Tiles:
+    """What each step's kernel needs beside the tensors between steps: asked once for each place of those it touches."""
+
+    def __init__(self, steps: list[Step], sweeps: Sequence[Sweep]) -> None:
+        self._steps = reduce_steps(steps, sweeps)
+        self._known: dict[tuple[int, bool, tuple[object, ...]], int] = {}
+
+    def working_bytes(self, placed: Placed, *, held: bool) -> list[int]:
+        """The bytes per partition of each step; ``held``: its weights are in SBUF already."""
+        found = []
+        for number, step in enumerate(self._steps):
+            values = [source.value for source in step.sources] + [step.output]
+            key = (number, held, tuple((placed.layout(value), placed.position(value)) for value in values))
+            if key not in self._known:
+                self._known[key] = step.working_bytes(placed, held=held)
+            found.append(self._known[key])
+        return found
 
 
-def rooms_of(steps: list[Step], placed: Placed, target: Target, itemsize: int) -> Rooms:
+def rooms_of(steps: list[Step], placed: Placed, target: Target, itemsize: int, tiles: Tiles | None = None) -> Rooms:
     """The free room of SBUF at each step, beside the resident tensors and the kernel's tiles."""
     alive = [sum(sizes.values()) for sizes in _live_tensors(steps, placed, itemsize)]
-    usable, parts = target.sbuf_usable_bytes, reduce_steps(steps, placed.sweeps)
+    usable, tiles = target.sbuf_usable_bytes, tiles or Tiles(steps, placed.sweeps)
     held, own = (
-        [usable - taken - working_bytes(step, placed, held=has) for step, taken in zip(parts, alive, strict=True)]
+        [usable - taken - own for taken, own in zip(alive, tiles.working_bytes(placed, held=has), strict=True)]
         for has in (True, False)
     )
     opening = {k for k, step in enumerate(steps) if any(s.value in placed.inputs for s in step.sources)}
