@@ -189,7 +189,7 @@ def _judge_integers(
     theirs = _count_differences(reference, truth, allowed)
     integers = IntegersReport(compared, layers, apart, theirs, describe_reference())
     return ValidationReport(
-        passed=integers.passed and all(output.passed for output in outputs),
+        passed=integers.is_correct and all(output.passed for output in outputs),
         samples=count_rows(session.model, feeds),
         changed_decisions=changed_decisions(ours, truth),
         outputs=outputs,

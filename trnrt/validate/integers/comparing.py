@@ -58,7 +58,7 @@ class IntegersReport:
     reference: str
 
     @property
-    def passed(self) -> bool:
+    def is_correct(self) -> bool:
         """True if every layer is exact, or differs at ties only."""
         return all(layer.passed for layer in self.layers)
 
