@@ -111,12 +111,12 @@ class Evaluator:
             return self._wrap(node, settings)
         return self._run_alone(node, [self._values[name] if name else None for name in node.input])
 
-    def _at(self, node: onnx.NodeProto, place: int) -> Array | None:
+    def _read_input(self, node: onnx.NodeProto, place: int) -> Array | None:
         return self._values[node.input[place]] if place < len(node.input) and node.input[place] else None
 
     def _centre(self, node: onnx.NodeProto, place: int, zero_place: int, axis: int = 0) -> Array:
         """Input ``place`` in int64, less its zero point."""
-        numbers, zero = self._values[node.input[place]].astype(np.int64), self._at(node, zero_place)
+        numbers, zero = self._values[node.input[place]].astype(np.int64), self._read_input(node, zero_place)
         return numbers if zero is None else numbers - _spread(zero.astype(np.int64), numbers.ndim, axis)
 
     def _round(self, node: onnx.NodeProto, before: Array, zero: Array | None, kind: Any, *, exact: bool) -> Array:
@@ -140,7 +140,7 @@ class Evaluator:
         return [real.astype(scale.dtype)]
 
     def _run_quantizelinear(self, node: onnx.NodeProto, settings: dict[str, Any]) -> list[Array]:
-        x, scale, zero = self._values[node.input[0]], self._values[node.input[1]], self._at(node, 2)
+        x, scale, zero = self._values[node.input[0]], self._values[node.input[1]], self._read_input(node, 2)
         wanted = settings.get("output_dtype", 0)
         kind = zero.dtype if zero is not None else helper.tensor_dtype_to_np_dtype(wanted or onnx.TensorProto.UINT8)
         axis = settings.get("axis", 1)
@@ -199,7 +199,7 @@ class Evaluator:
     def _limit(self, node: onnx.NodeProto, settings: dict[str, Any]) -> None:
         """Relu or Clip of sums."""
         sums = self._sums[node.input[0]]
-        low, high = (self._at(node, k) for k in (1, 2))
+        low, high = (self._read_input(node, k) for k in (1, 2))
         least = 0.0 if node.op_type == "Relu" else float(settings.get("min", -np.inf) if low is None else low)
         most = np.inf if node.op_type == "Relu" else float(settings.get("max", np.inf) if high is None else high)
         limits = (min(max(sums.least, least), most), min(sums.most, most))
@@ -208,7 +208,7 @@ class Evaluator:
     # Operators on integers.
 
     def _run_qlinearconv(self, node: onnx.NodeProto, settings: dict[str, Any]) -> list[Array]:
-        sums, bias = convolve(self._centre(node, 0, 2), self._centre(node, 3, 5), settings), self._at(node, 8)
+        sums, bias = convolve(self._centre(node, 0, 2), self._centre(node, 3, 5), settings), self._read_input(node, 8)
         dims = sums.ndim - 2
         if bias is not None:
             sums = sums + bias.astype(np.int64).reshape(-1, *[1] * dims)
@@ -223,15 +223,17 @@ class Evaluator:
     def _run_qgemm(self, node: onnx.NodeProto, settings: dict[str, Any]) -> list[Array]:
         turned = settings.get("transB", 0)
         a, b = self._centre(node, 0, 2), self._centre(node, 3, 5, 0 if turned else 1)
-        sums, bias = multiply(a.T if settings.get("transA", 0) else a, b.T if turned else b), self._at(node, 6)
+        sums, bias = multiply(a.T if settings.get("transA", 0) else a, b.T if turned else b), self._read_input(node, 6)
         sums = sums if bias is None else sums + bias.astype(np.int64)
         scale = self._values[node.input[1]] * self._values[node.input[4]] * np.float32(settings.get("alpha", 1.0))
         return [
-            sums.astype(np.float32) * scale if self._at(node, 7) is None else self._requantise(node, sums, scale, 7)
+            sums.astype(np.float32) * scale
+            if self._read_input(node, 7) is None
+            else self._requantise(node, sums, scale, 7)
         ]
 
     def _requantise(self, node: onnx.NodeProto, sums: Array, scale: Array, place: int) -> Array:
-        zero = self._at(node, place + 1)
+        zero = self._read_input(node, place + 1)
         factor = scale / self._values[node.input[place]].reshape(())
         before = sums.astype(np.float32) * factor
         return self._round(node, before, zero, np.uint8 if zero is None else zero.dtype, exact=True)
@@ -243,13 +245,13 @@ class Evaluator:
         return [multiply(self._centre(node, 0, 2, -2), self._centre(node, 1, 3, -1)).astype(np.int32)]
 
     def _run_matmulintegertofloat(self, node: onnx.NodeProto, settings: dict[str, Any]) -> list[Array]:
-        sums, bias = multiply(self._centre(node, 0, 4), self._centre(node, 1, 5, -1)), self._at(node, 6)
+        sums, bias = multiply(self._centre(node, 0, 4), self._centre(node, 1, 5, -1)), self._read_input(node, 6)
         real = sums.astype(np.float32) * (self._values[node.input[2]] * self._values[node.input[3]])
         return [real if bias is None else real + bias]
 
     def _run_dynamicquantizematmul(self, node: onnx.NodeProto, settings: dict[str, Any]) -> list[Array]:
         y, scale, zero = _quantise_dynamically(self._values[node.input[0]])
-        sums, bias = multiply(y.astype(np.int64) - int(zero), self._centre(node, 1, 3, -1)), self._at(node, 4)
+        sums, bias = multiply(y.astype(np.int64) - int(zero), self._centre(node, 1, 3, -1)), self._read_input(node, 4)
         real = sums.astype(np.float32) * (scale * self._values[node.input[2]])
         return [real if bias is None else real + bias]
 
@@ -275,7 +277,7 @@ class Evaluator:
         inner = helper.make_node(name, [f"operand {k} of {node.output[0]}" for k in range(operands)], ["y"], **settings)
         (made,) = self._run_alone(inner, list(reals))
         made = np.moveaxis(made, 1, -1) if last else made
-        zero = self._at(node, 3 * operands + 1)
+        zero = self._read_input(node, 3 * operands + 1)
         before = made / self._values[node.input[3 * operands]]
         return [self._round(node, before, zero, np.uint8 if zero is None else zero.dtype, exact=False)]
 
