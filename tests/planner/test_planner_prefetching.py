@@ -19,7 +19,7 @@ from trnrt.nki.machine.program import Program
 from trnrt.planner import Plan
 from trnrt.planner.placing.prefetching import GROUP_BYTES, OPENING_BYTES, PIECE_BYTES, Rooms, plan_prefetch
 from trnrt.planner.searching import fitting
-from trnrt.planner.searching.trial import trace_source
+from trnrt.planner.searching.trial import trace_source_cores
 from trnrt.planner.steps import Call
 
 RESIDUAL = """(float[N,3,10,10] x) => (float[N,5] y) {
@@ -179,13 +179,13 @@ def test_less_is_brought_in_where_tiles_find_no_room(monkeypatch: pytest.MonkeyP
     """A draft that can't be allocated is followed by one that brings in less, and at last by tensors in HBM."""
     shares: list[int] = []
 
-    def refuse(source: str, *rest: Any) -> Program:
+    def refuse(source: str, *rest: Any) -> list[Program]:
         shares.append(source.count(" = prefetch("))
         if len(shares) <= refused:
             raise KernelMemoryError("SBUF is full")
-        return trace_source(source, *rest)
+        return trace_source_cores(source, *rest)
 
-    monkeypatch.setattr(fitting, "trace_source", refuse)
+    monkeypatch.setattr(fitting, "trace_source_cores", refuse)
     monkeypatch.setattr("trnrt.planner.placing.prefetching._LOOSE", 0.0)
     for refused, on_chip in ((1, True), (len(fitting.SHARES), False)):
         shares.clear()

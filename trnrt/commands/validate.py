@@ -66,7 +66,14 @@ def validate(model: Path, options: SessionOptions, given: Given, comparing: Comp
     with working(f"running on the {session.backend} and with onnxruntime"):
         from trnrt.validate import validate as compare
 
-        report = compare(session, inputs.feeds, rtol=comparing.rtol, atol=comparing.atol, labels=labels)
+        report = compare(
+            session,
+            inputs.feeds,
+            rtol=comparing.rtol,
+            atol=comparing.atol,
+            labels=labels,
+            every_integer=comparing.layers,
+        )
     layers = layers or report.steps
     simulated = compare_simulator(model, options, session, inputs.feeds) if session.backend == "neuron" else None
     notes = [*run_notes(session), *report.notes, *(layers.notes if layers is not None else ())]
@@ -145,7 +152,8 @@ def _text(session: InferenceSession, report: ValidationReport, layers: LayersRep
     passed = report.passed and (layers is None or layers.passed)
     verdict = Text("PASS", "bold green") if passed else Text("FAIL", "bold red")
     headline = Text.assemble(verdict, f" {name_text(session.name)}: {', '.join(_findings(session, report, layers))}")
-    where = f"{session.backend}, target {session.target}, {session.dtype}, against onnxruntime"
+    reference = "onnxruntime" if report.integers is None else "the integer meaning"
+    where = f"{session.backend}, target {session.target}, {session.dtype}, against {reference}"
     parts: list[RenderableType] = [headline, "", comparison_table(report), ""]
     if any(output.split is not None for output in report.outputs):
         parts += [split_table(report), ""]

@@ -102,6 +102,8 @@ def validate_document(
     outputs = [asdict(output) for output in report.outputs]
     compared = asdict(replace(report, steps=None, notes=())) | {"outputs": outputs}
     del compared["steps"]
+    if report.integers is not None:
+        compared["integers"]["passed"] = report.integers.is_correct
     compared["passed"] = report.passed and (layers is None or layers.passed)
     rest = _predicted_document(session) | {"parts": parts_of(session), "notes": list(notes)}
     return header(session) | compared | {"layers": None if layers is None else layers_document(layers)} | rest

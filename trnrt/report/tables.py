@@ -13,6 +13,7 @@ from rich.text import Text
 from trnrt.report.documents import dtype_name
 from trnrt.text import (
     aligned_number,
+    count_text,
     error_text,
     escape_text,
     escaped_lines,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from trnrt.planner.plan import NodeReport, StepReport
     from trnrt.report.top import Top
     from trnrt.validate import ValidationReport
+    from trnrt.validate.integers import IntegersReport
 
 ROWS_SHOWN = 10
 """The most rows of a batch that ``run`` shows."""
@@ -83,6 +85,11 @@ def comparison_table(report: ValidationReport) -> Table:
 
 def tolerance_text(report: ValidationReport, dtype: str) -> list[str]:
     """The origin of a validation's tolerances, in a sentence or two."""
+    if report.integers is not None:
+        return [
+            *integers_text(report.integers),
+            f"allowed: |difference| <= {report.atol:g} + {report.rtol:g} * |the meaning's|",
+        ]
     share = f"{report.rtol:g} * |onnxruntime's|"
     if report.tolerances != "measured":
         return [f"allowed: |difference| <= {report.atol:g} + {share}"]
@@ -93,6 +100,31 @@ def tolerance_text(report: ValidationReport, dtype: str) -> list[str]:
     if dtype != "float32" and report.passed:
         explained.append(f"the errors are rounding to {dtype}: the float32 path is within its own tolerance")
     return explained
+
+
+LAYERS_SHOWN = 5
+"""Tensors of a quantised model that differ, in text; JSON has all."""
+
+
+def integers_text(report: IntegersReport) -> list[str]:
+    """How a quantised model's integers differ from their meaning, here and in onnxruntime; the first layers that do."""
+    lines = ["compared with the integer meaning of the file (docs/quantised.md), not with onnxruntime"]
+    if report.compared:
+        count = f"{len(report.layers):,} of {count_text(report.compared, 'quantised tensor')}"
+        lines.append(f"{count} differ, each recomputed from the values that it was given here")
+    for layer in report.layers[:LAYERS_SHOWN]:
+        kind = "integer layer, where none may differ" if layer.exact else f"at most {layer.ulps:.2g} ulps from a tie"
+        verdict = "tie" if layer.passed else "WRONG"
+        lines.append(
+            f"{verdict}: {name_text(layer.value)} of {name_text(layer.node)}: {layer.elements:,} of {layer.size:,}"
+            f" elements by up to {count_text(layer.steps, 'step')}, {kind}"
+        )
+    if report.reference_elements:
+        lines.append(
+            f"onnxruntime's own difference from the meaning: {count_text(report.reference_elements, 'element')} of the"
+            f" outputs; trnrt's: {report.own_elements:,}"
+        )
+    return [*lines, f"reference: {report.reference}"]
 
 
 def split_table(report: ValidationReport) -> Table:

@@ -12,6 +12,15 @@ from numpy.typing import NDArray
 from trnrt.errors import BackendError, InputError, OptionError
 from trnrt.running.rows import as_matrix, count_rows
 from trnrt.session import InferenceSession
+from trnrt.validate.integers import (
+    IntegersReport,
+    LayerDifference,
+    compare_layers,
+    compute_truth,
+    describe_reference,
+    has_integers,
+    load,
+)
 from trnrt.validate.layers import LayersReport, Progress, validate_layers
 from trnrt.validate.running import check_rows, run_onnxruntime
 from trnrt.validate.tolerances import Noise, Outputs, Tolerance, default_tolerance
@@ -81,6 +90,8 @@ class ValidationReport:
     ``accuracy``: None without labels. ``tolerances``: "measured" by the noise of each element, "given" by the user, or
     "default" if onnxruntime can't run the model with noise, for the reason in ``notes``. ``atol``: the largest of any
     element. ``steps``: present if the outputs of 16 bits leave open whether their errors are rounding.
+    ``integers``: of a quantised model in float32, whose outputs are compared with their integer meaning instead
+    ("integers" as ``tolerances``), unless the user gives tolerances.
     """
 
     passed: bool
@@ -93,6 +104,7 @@ class ValidationReport:
     tolerances: str = "given"
     notes: tuple[str, ...] = ()
     steps: LayersReport | None = None
+    integers: IntegersReport | None = None
 
 
 @dataclass(frozen=True)
@@ -113,12 +125,14 @@ def validate(
     atol: float | None = None,
     labels: Array | None = None,
     progress: Progress | None = None,
+    every_integer: bool = False,
 ) -> ValidationReport:
     """Run trnrt and onnxruntime on ``feeds`` and compare every output, and their accuracy if there are ``labels``.
 
     Without ``rtol`` and ``atol``, each element's tolerance is the effect of rounding on it, by the reference alone.
     A session of 16 bits also runs in float32, to separate rounding from other errors. If that is not conclusive, the
-    steps are compared, with calls of ``progress`` as in ``validate_layers``.
+    steps are compared, with calls of ``progress`` as in ``validate_layers``. A quantised model is compared with its
+    integer meaning; ``every_integer``: each quantised tensor, even if the outputs are equal.
     """
     check_rows(session, feeds)
     for name, value in (("rtol", rtol), ("atol", atol)):
@@ -127,6 +141,8 @@ def validate(
     names = [output.name for output in session.get_outputs()]
     ours = dict(zip(names, map(as_matrix, session.run(None, feeds)), strict=True))
     reference = dict(zip(names, map(as_matrix, run_onnxruntime(session, feeds)), strict=True))
+    if rtol is None and atol is None and session.dtype == "float32" and has_integers(load(session)):
+        return _judge_integers(session, feeds, ours, reference, labels, every_integer)
     allowed = _choose_tolerances(session, feeds, reference, rtol, atol)
     outputs = tuple(_compare_output(name, ours[name], reference[name], allowed.own[name]) for name in names)
     passed, steps = all(output.passed for output in outputs), None
@@ -151,6 +167,58 @@ def validate(
         notes=allowed.notes,
         steps=steps,
     )
+
+
+def _judge_integers(
+    session: InferenceSession,
+    feeds: Mapping[str, Array],
+    ours: Mapping[str, Array],
+    reference: Mapping[str, Array],
+    labels: Array | None,
+    every_integer: bool,
+) -> ValidationReport:
+    """A quantised model: equal to its integer meaning, or every layer is, but at ties, from what it was given."""
+    allowed = default_tolerance("float32")
+    truth = dict(zip(ours, map(as_matrix, compute_truth(session, feeds)), strict=True))
+    outputs = _compare_outputs(ours, truth, allowed)
+    compared, layers = 0, tuple[LayerDifference, ...]()
+    apart = _count_differences(ours, truth, allowed)
+    if every_integer or not all(output.passed for output in outputs):
+        compared, layers, descended = compare_layers(session, feeds)
+        outputs = _compare_outputs(ours, dict(zip(ours, map(as_matrix, descended), strict=True)), allowed)
+    theirs = _count_differences(reference, truth, allowed)
+    integers = IntegersReport(compared, layers, apart, theirs, describe_reference())
+    return ValidationReport(
+        passed=integers.is_correct and all(output.passed for output in outputs),
+        samples=count_rows(session.model, feeds),
+        changed_decisions=changed_decisions(ours, truth),
+        outputs=outputs,
+        rtol=allowed.rtol,
+        atol=float(np.max(allowed.atol, initial=0.0)),
+        accuracy=None if labels is None else accuracy(ours, reference, labels),
+        tolerances="integers",
+        integers=integers,
+    )
+
+
+def _compare_outputs(
+    ours: Mapping[str, Array], truth: Mapping[str, Array], allowed: Tolerance
+) -> tuple[OutputComparison, ...]:
+    return tuple(compare(name, ours[name], truth[name], allowed.rtol, allowed.atol) for name in ours)
+
+
+def _count_differences(found: Mapping[str, Array], truth: Mapping[str, Array], allowed: Tolerance) -> int:
+    """The elements of outputs that differ beyond rounding."""
+    count = 0
+    for name, expected in truth.items():
+        if expected.dtype.kind in "fV" and found[name].shape == expected.shape:
+            mine, wanted = found[name].astype(np.float64), expected.astype(np.float64)
+            near = np.isclose(mine, wanted, allowed.rtol, np.asarray(allowed.atol), equal_nan=True)
+            count += int((~near).sum())
+        else:
+            same = found[name].shape == expected.shape
+            count += int((found[name] != expected).sum()) if same else expected.size
+    return count
 
 
 def _choose_tolerances(
