@@ -10,7 +10,7 @@ from planning import Array, compare, drawn, modelled, planned
 
 from trnrt.nki.machine.targets import get_target
 from trnrt.planner import Plan
-from trnrt.planner.placing import placement as placing
+from trnrt.planner.placing.placement import Tiles
 
 STAYS = "stays on chip: its readers take it as it is"
 CNN = """(float[N,3,8,8] x) => (float[N,6] y) {
@@ -43,7 +43,7 @@ def layouts(plan: Plan) -> dict[str, str]:
 def leave(room: int, target: str, patch: pytest.MonkeyPatch) -> None:
     """Let kernels take all of SBUF but so many bytes a partition."""
     taken = get_target(target).sbuf_usable_bytes - room
-    patch.setattr(placing, "working_bytes", lambda *_, **__: taken)
+    patch.setattr(Tiles, "working_bytes", lambda tiles, *_, **__: [taken] * len(tiles.steps))
 
 
 @pytest.mark.parametrize("target", ["trn1", "trn2", "trn3"])

@@ -10,7 +10,7 @@ import pytest
 import trnrt
 from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import MemoryRegion, Program
-from trnrt.planner.placing.placement import working_bytes
+from trnrt.planner.placing.placement import Tiles
 from trnrt.planner.placing.sweeps import reduce_steps
 from trnrt.planner.rendering.draft import Material
 from trnrt.planner.searching.fitting import Fitted, fit, trace
@@ -57,9 +57,11 @@ def test_no_kernel_takes_more_than_its_step_says(
     traced = trace(material, fitted)
     assert traced.program is not None
     steps = reduce_steps(material.steps, placed.sweeps)
+    tiles = Tiles(material.steps, placed.sweeps)
+    said = {held: tiles.working_bytes(placed, held=held) for held in (False, True)}
     some = 0
-    for step, lines, (loading, _) in zip(steps, module.lines, module.loading, strict=True):
+    for number, (step, lines, (loading, _)) in enumerate(zip(steps, module.lines, module.loading, strict=True)):
         most = taken(traced.program, lines)
-        assert most <= working_bytes(step, placed, held=loading == "prefetched"), step.name
+        assert most <= said[loading == "prefetched"][number], step.name
         some += most > 0
     assert some

@@ -2,6 +2,7 @@
 
 from trnrt.kernels.addition import add, add_direct, add_naive, add_rows, add_stream
 from trnrt.kernels.layouts import load_channels, load_features, load_rows, store_channels, store_features, store_rows
+from trnrt.kernels.narrow import narrow
 from trnrt.kernels.transpose import transpose_by_dma, transpose_by_tensor
 from trnrt.nki import nki, nl
 
@@ -64,4 +65,18 @@ def copy_channels(src: nl.NkiTensor) -> nl.NkiTensor:
     tile_sb = nl.ndarray((128, (channels + 127) // 128, images, height, width), dtype=src.dtype, buffer=nl.sbuf)
     load_channels(tile_sb, src)
     store_channels(dst, tile_sb)
+    return dst
+
+
+@nki.jit
+def narrow_channels(src: nl.NkiTensor, factor: float, most: float) -> nl.NkiTensor:
+    """src * factor in float8_e4m3, limited to ``most``, in the ``channels`` layout; at least 128 channels."""
+    images, channels, height, width = src.shape
+    dst = nl.ndarray(src.shape, dtype=nl.float8_e4m3, buffer=nl.shared_hbm)
+    shape = (128, (channels + 127) // 128, images, height, width)
+    tile_sb = nl.ndarray(shape, dtype=src.dtype, buffer=nl.sbuf)
+    narrow_sb = nl.ndarray(shape, dtype=dst.dtype, buffer=nl.sbuf)
+    load_channels(tile_sb, src)
+    narrow(narrow_sb, tile_sb, factor, most, True)
+    store_channels(dst, narrow_sb)
     return dst

@@ -343,6 +343,17 @@ DIRECT: tuple[Direct, ...] = (
     Direct("layout_features", "copy_features", ((20, 130),), np.asarray, rtol=0.0),
     Direct("layout_channels", "copy_channels", ((2, 130, 3, 4),), np.asarray, rtol=0.0),
     Direct(
+        "narrow",
+        "narrow_channels",
+        ((2, 130, 40, 41),),
+        lambda x: np.clip(64 * x, -100, 100),
+        "bfloat16",
+        rtol=2**-4,  # float8_e4m3 has 3 digits behind the point
+        since=V3,
+        options=(64.0, 100.0),
+        result="float8_e4m3",
+    ),
+    Direct(
         "labs_conv",
         "conv.labs_conv.conv2d_bias_pool",
         ((1, 20, 10, 10), (30, 20, 3, 3), (30,)),

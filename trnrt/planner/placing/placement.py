@@ -163,13 +163,13 @@ class Tiles:
     """What each step's kernel needs beside the tensors between steps: asked once for each place of those it touches."""
 
     def __init__(self, steps: list[Step], sweeps: Sequence[Sweep]) -> None:
-        self._steps = reduce_steps(steps, sweeps)
+        self.steps = reduce_steps(steps, sweeps)
         self._known: dict[tuple[int, bool, tuple[object, ...]], int] = {}
 
     def working_bytes(self, placed: Placed, *, held: bool) -> list[int]:
         """The bytes per partition of each step; ``held``: its weights are in SBUF already."""
         found = []
-        for number, step in enumerate(self._steps):
+        for number, step in enumerate(self.steps):
             values = [source.value for source in step.sources] + [step.output]
             key = (number, held, tuple((placed.layout(value), placed.position(value)) for value in values))
             if key not in self._known:
