@@ -220,6 +220,13 @@ def _evacuate_gate(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, bias_column: nl.N
     )
 
 
+def evacuation_tile_bytes(act: str) -> int:
+    """The most bytes per partition of ``evacuate``'s tiles, for planners."""
+    if act == "whole":
+        return 2 * nl.tile_size.gemm_moving_fmax * 4
+    return GATE_COLUMNS * 4 if act == "sigmoid" else 0
+
+
 def vector_helps(products: int, act: str) -> bool:
     """True if the vector engine should take every other bank. False on trn1, where it shares PSUM with the scalar
     engine, and if one engine is fast enough."""

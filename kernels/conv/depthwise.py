@@ -39,8 +39,10 @@ ROWS_TOGETHER = (2, 4)
 BY_EITHER = ("relu", "relu6")
 # Nanoseconds of an instruction of the engines that copy and evacuate, besides its elements.
 INSTRUCTION_NS = 60
-# 16-bit elements of a partition that the vector engine copies in a nanosecond.
-COPIED_PER_NS = 3.84
+# Bytes of a partition that the vector engine copies in a nanosecond.
+COPIED_BYTES_PER_NS = 7.68
+# Passes of the tensor engine for a product of elements of so many bytes.
+PASSES = {1: 1, 2: 1, 4: 4}
 # Nanoseconds that rows together must save in a block: products of rows apart overlap with the steps before and after,
 # whose evacuation the copies would delay. MobileNetV2 and EfficientNet-B0 at batch 1 take as long with 1000, more with
 # 400 or 3000.
@@ -85,16 +87,16 @@ class Slots(nl.NKIObject):
             (1, shape.dilation[1]),
         )
 
-    def nanoseconds(self, width: int, images: int) -> float:
-        """Estimate the longest engine's time for images of ``width`` columns in SBUF, of 16-bit elements."""
+    def nanoseconds(self, width: int, images: int, itemsize: int) -> float:
+        """Estimate the longest engine's time for images of ``width`` columns in SBUF."""
         groups = ceil_div(self.shape.size[0], self.rows)
         columns = max(nl.tile_size.pmax // 2, images * groups * self.shape.size[1])
-        takes = self.matrices() * columns / TENSOR_GHZ
+        takes = self.matrices() * columns * PASSES[itemsize] / TENSOR_GHZ
         if self.rows == 1:
             return takes
         parts = ceil_div(self.shape.channels, self.apart()) * self.rows
         copied = images * ((groups - 1) * self.shape.stride[0] + self.height()) * width
-        copying = parts * (copied / COPIED_PER_NS + INSTRUCTION_NS)
+        copying = parts * (copied * itemsize / COPIED_BYTES_PER_NS + INSTRUCTION_NS)
         return max(takes, max(copying, parts * (columns / ENGINE_GHZ + INSTRUCTION_NS)))
 
 
@@ -113,30 +115,31 @@ class Band(nl.NKIObject):
         return self.groups[0] * self.slots.rows, min(self.slots.shape.size[0], self.groups[1] * self.slots.rows)
 
 
-def choose_block_rows(shape: ConvShape, width: int, group: int, images: int) -> Pair:
+def choose_block_rows(shape: ConvShape, width: int, group: int, images: int, itemsize: int) -> Pair:
     """The rows of full blocks of channels that should share the partitions, and those of a last block: 1, 2 or 4.
 
     width: columns of the image
     group: channels of a group
+    itemsize: bytes of an element
     """
     full, left = shape.channels // nl.tile_size.pmax, shape.channels % nl.tile_size.pmax
     rows = (1, 1)
     if full > 0:
-        rows = (_choose_rows(block_slots(shape, 0, rows).shape, width, group, images), 1)
+        rows = (_choose_rows(block_slots(shape, 0, rows).shape, width, group, images, itemsize), 1)
     if left > 0:
-        rows = (rows[0], _choose_rows(block_slots(shape, full, rows).shape, width, group, images))
+        rows = (rows[0], _choose_rows(block_slots(shape, full, rows).shape, width, group, images, itemsize))
     return rows
 
 
-def _choose_rows(shape: ConvShape, width: int, group: int, images: int) -> int:
+def _choose_rows(shape: ConvShape, width: int, group: int, images: int, itemsize: int) -> int:
     """The rows of a block of at most 128 channels that should share the partitions."""
-    best, least = 1, Slots(shape, 1).nanoseconds(width, images) - TOGETHER_NS
+    best, least = 1, Slots(shape, 1).nanoseconds(width, images, itemsize) - TOGETHER_NS
     if leading(width, shape, 1) < 0:
         return 1
     for rows in ROWS_TOGETHER:
         slots = Slots(shape, rows)
         if slots.apart() % group == 0 and slots.height() * width * 4 <= SLOT_BYTES:
-            takes = slots.nanoseconds(width, images)
+            takes = slots.nanoseconds(width, images, itemsize)
             if takes < least:
                 best, least = rows, takes
     return best

@@ -157,4 +157,4 @@ def test_choice() -> None:
 def choice(channels: int, size: Pair, kernel: Pair, group: int = 1) -> Pair:
     """The rows together of a convolution that keeps the image's size."""
     shape = ConvShape(channels, size, kernel, (1, 1), (kernel[0] // 2, kernel[1] // 2), (1, 1))
-    return depthwise.choose_block_rows(shape, size[1], group, 1)
+    return depthwise.choose_block_rows(shape, size[1], group, 1, 2)

@@ -15,7 +15,7 @@ from trnrt.planner.placing.sweeps import reduce_steps
 from trnrt.planner.rendering.draft import Material
 from trnrt.planner.searching.fitting import Fitted, fit, trace
 
-FOLDER = Path(__file__).parents[2] / "data" / "architectures"
+FOLDER = Path(__file__).parents[1] / "data" / "architectures"
 MODELS = sorted(path for path in FOLDER.glob("*.onnx") if "torchscript" not in path.stem)
 
 

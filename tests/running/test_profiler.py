@@ -7,16 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 from trnrt.nki import Spec
+from trnrt.nki.breakdown import NOTHING
 from trnrt.nki.floor import floor_program
 from trnrt.nki.machine import execute, timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range, add_ranges, predict_benchmark, schedule
 from trnrt.nki.machine.timing.path import critical_path
-from trnrt.running.profiler import profile_plan
+from trnrt.running.profiler import cost_of_plan, profile_plan
 from trnrt.session import InferenceSession
 
 CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
@@ -150,3 +151,16 @@ def test_a_run_in_slices_costs_each_of_them() -> None:
     assert session.last_run.predicted == add_ranges([profile_plan(session.plan(2)).benchmark] * 3)
     session.run(None, {"x": np.ones((2, 3), np.float32)})
     assert session.last_run.predicted_us == one
+
+
+def test_a_step_that_has_nothing_to_do_costs_nothing() -> None:
+    """The second half of the channels is read where the first convolution wrote it."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,64,8,8] x) => (float[1,64,8,8] y)
+        <int64[1] first = {64}, int64[1] last = {128}, int64[1] axis = {1}> {
+        a = Conv(x, v)  b = Relu(a)  c = Slice(b, first, last, axis)  y = Conv(c, w) }"""
+    model = parser.parse_model(text)
+    for name, shape in {"v": (128, 64, 1, 1), "w": (64, 64, 1, 1)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    cost = cost_of_plan(InferenceSession(model.SerializeToString()).plan(1))
+    idle = [step for step in cost.steps.values() if step.bound == NOTHING]
+    assert [step.time_us for step in idle] == [0.0] and idle[0].tiles.tiles == ()

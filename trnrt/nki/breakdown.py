@@ -47,9 +47,14 @@ class Holder(Named):
     us: float
 
 
+NOTHING = "nothing"
+"""What bounds a step without instructions: what it makes is read where it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """A step's tiles, its part of the headline in microseconds, and what bounds it (see ``timing.steps.BOUNDS``)."""
+    """A step's tiles, its part of the headline in microseconds, and what bounds it (see ``timing.steps.BOUNDS``), or
+    NOTHING of a step without instructions."""
 
     tiles: StepTiles
     time_us: float

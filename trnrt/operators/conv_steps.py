@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from trnrt.kernels.conv import conv_room, conv_transpose, depthwise, grouping, packing, row_groups, stacking
-from trnrt.kernels.conv.convolving import Pooling
+from trnrt.kernels.conv.convolving import Pooling, evacuation_tile_bytes
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
 from trnrt.nki.machine.dtypes import as_dtype
@@ -276,7 +276,8 @@ class ConvStep(ImagesStep):
         if not constant or not alike or self.tuned or self.pool != NO_POOL:
             return None
         group = self.channels // self.groups
-        rows = depthwise.choose_block_rows(self._shape(self.channels), self._image[1], group, self.shape[0])
+        shape = self._shape(self.channels)
+        rows = depthwise.choose_block_rows(shape, self._image[1], group, self.shape[0], self.itemsize)
         return (rows[0], rows[1]) if max(rows) > 1 else None
 
     def _rows_together(self, tensors: Tensors) -> tuple[int, int] | None:
@@ -312,7 +313,8 @@ class ConvStep(ImagesStep):
             return min(WORKING_BYTES, by_rows(in_hbm=not on_chip or not in_place) + weight)
         result = conv_room.result_bytes(self._shape(self.channels), images, in_place, added, band_bytes)
         stack = stacking.stack_bytes(images, self._image, self.size[0]) if self._is_stacked() else 0
-        return min(WORKING_BYTES, weight + source + result + stack)
+        evacuation = evacuation_tile_bytes(self.act)
+        return min(WORKING_BYTES, weight + source + result + stack + evacuation)
 
     def call(self, tensors: Tensors) -> Call:
         window, pool = self.window, self.pool

@@ -9,7 +9,7 @@ from pathlib import Path
 from trnrt.backends.simulator import trace_plan
 from trnrt.cache import KernelCache
 from trnrt.nki import Spec
-from trnrt.nki.breakdown import Holder, PlanCost, StepCost, holders_of
+from trnrt.nki.breakdown import NOTHING, Holder, PlanCost, StepCost, holders_of
 from trnrt.nki.floor import floor_program
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing import Range, add_ranges, predict_benchmark
@@ -54,10 +54,9 @@ def tiles_of_plan(plan: Plan, profile: Profile) -> tuple[StepTiles, ...]:
 def cost_of_plan(plan: Plan, cache_dir: Path | None = None) -> PlanCost:
     """A plan's predicted cost as a whole and by step. Raises what ``profile_plan`` raises."""
     profile = profile_plan(plan, cache_dir)
-    used = {step.name: step for step in profile.steps}
+    used = {step.name: (step.time_us, step.bound) for step in profile.steps}
     steps = {
-        tiles.name: StepCost(tiles, used[tiles.name].time_us, used[tiles.name].bound)
-        for tiles in tiles_of_plan(plan, profile)
+        tiles.name: StepCost(tiles, *used.get(tiles.name, (0.0, NOTHING))) for tiles in tiles_of_plan(plan, profile)
     }
     return PlanCost(profile.benchmark, holders_of([profile.timeline]), steps)
 
