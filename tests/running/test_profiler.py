@@ -156,10 +156,10 @@ def test_a_run_in_slices_costs_each_of_them() -> None:
 def test_a_step_that_has_nothing_to_do_costs_nothing() -> None:
     """The second half of the channels is read where the first convolution wrote it."""
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,64,8,8] x) => (float[1,64,8,8] y)
-        <int64[1] first = {64}, int64[1] last = {128}, int64[1] axis = {1}> {
+        <int64[1] first = {128}, int64[1] last = {256}, int64[1] axis = {1}> {
         a = Conv(x, v)  b = Relu(a)  c = Slice(b, first, last, axis)  y = Conv(c, w) }"""
     model = parser.parse_model(text)
-    for name, shape in {"v": (128, 64, 1, 1), "w": (64, 64, 1, 1)}.items():
+    for name, shape in {"v": (256, 64, 1, 1), "w": (64, 128, 1, 1)}.items():
         model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
     cost = cost_of_plan(InferenceSession(model.SerializeToString()).plan(1))
     idle = [step for step in cost.steps.values() if step.bound == NOTHING]

@@ -61,7 +61,7 @@ class NarrowStep(ComputeStep):
     signed: bool
 
     @classmethod
-    def of(cls, name: str, source: Operand, scale: float, dtype: str, *, signed: bool) -> NarrowStep:
+    def make(cls, name: str, source: Operand, scale: float, dtype: str, *, signed: bool) -> NarrowStep:
         """The step that makes the tensor ``name``."""
         program = Program()
         scaled = program.apply("multiply", program.source(source), 1 / scale)
@@ -73,7 +73,7 @@ class NarrowStep(ComputeStep):
         return cls(**made_by, dtype=dtype, title=title, program=program, scale=scale, signed=signed)
 
     def part(self, images: int) -> NarrowStep:
-        return NarrowStep.of(self.output, self.sources[0].part(images), self.scale, self.dtype, signed=self.signed)
+        return NarrowStep.make(self.output, self.sources[0].part(images), self.scale, self.dtype, signed=self.signed)
 
     def call(self, tensors: Tensors) -> Call:
         if tensors.layout(self.output) is not Layout.CHANNELS:

@@ -95,7 +95,7 @@ class Narrowing:
                 self.lowering.steps[self.makers[value]] = narrowed
                 return Narrow(name, scale, reach / scale, signed)
             scale = scale_for(self.ranges[value], dtype)
-        self.after[value] = NarrowStep.of(name, source, scale, dtype, signed=signed)
+        self.after[value] = NarrowStep.make(name, source, scale, dtype, signed=signed)
         return Narrow(name, scale, most, signed)
 
     def _is_only_read_narrow(self, maker: ConvStep) -> bool:
