@@ -10,7 +10,7 @@ from trnrt.nki import nisa, nl
 
 # Elements of a partition in a piece: two PSUM banks of the convolution before. Of ResNet-50 with 8 images on trn2,
 # predicted: see docs/kernels.md; measure it when this changes.
-COLUMNS = 1024
+NARROWED_COLUMNS = 1024
 # Of as many pieces the vector engine finishes the last one alone. With it both engines take about 340 ns for 512
 # columns; by turns, the GpSimd engine would wait, with every fourth the vector engine.
 TURNS = 3
@@ -20,7 +20,7 @@ NARROWED_PER_NS = 1.5
 
 def narrow_tile_bytes() -> int:
     """The most bytes per partition of tiles, for planners: those of four pieces."""
-    return 4 * COLUMNS * 2
+    return 4 * NARROWED_COLUMNS * 2
 
 
 def narrow(dst: nl.NkiTensor, src: nl.NkiTensor, factor: float, most: float, signed: bool) -> None:
@@ -36,8 +36,8 @@ def narrow(dst: nl.NkiTensor, src: nl.NkiTensor, factor: float, most: float, sig
     numpy: np.clip(src.astype(np.float32) * factor, -most, most).astype(dst.dtype)
     """
     _, blocks, images, height, width = dst.shape
-    n_step = max(1, COLUMNS // (height * width))
-    r_step = max(1, COLUMNS // width) if n_step == 1 else height
+    n_step = max(1, NARROWED_COLUMNS // (height * width))
+    r_step = max(1, NARROWED_COLUMNS // width) if n_step == 1 else height
     number = 0
     for n0 in range(0, images, n_step):
         n1 = min(images, n0 + n_step)

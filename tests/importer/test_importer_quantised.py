@@ -1,7 +1,9 @@
 """Quantised operators become plain ones on whole numbers, with the results of onnxruntime.
 
 Scales are powers of two: then no float is rounded on the way, and every result must be equal. Zero points are even:
-onnxruntime's own operators round ties after they have added the zero point, QuantizeLinear before.
+onnxruntime's own operators round ties after they have added the zero point, QuantizeLinear before. int8 numbers that
+meet uint8 ones are within 64: on CPUs with AVX2 and without VNNI, onnxruntime adds pairs of their products in 16 bits,
+which saturate beyond 2 * 255 * 64 (docs/quantised.md).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from rewritten import ops, run
 from trnrt.importer import GraphView, import_model
 
 Array = np.ndarray[Any, np.dtype[Any]]
-DRAWN = {"int8": (-128, 128), "uint8": (0, 256), "int32": (-3000, 3000), "int64": (0, 2), "bool": (0, 2)}
+DRAWN = {"int8": (-64, 65), "uint8": (0, 256), "int32": (-3000, 3000), "int64": (0, 2), "bool": (0, 2)}
 QUANTISED = {"ConvInteger", "DequantizeLinear", "MatMulInteger", "QGemm", "QuantizeLinear", "DynamicQuantizeLinear"}
 
 
@@ -280,8 +282,8 @@ def test_a_relu_limits_the_integers() -> None:
     assert ops(view) == ["Div", "Round", "Clip", "Clip", "Add", "Cast"]
 
 
-@pytest.mark.parametrize("terms", [8, 600])
+@pytest.mark.parametrize("terms", [8, 1200])
 def test_sums_that_are_read_as_integers_are_exact_or_left(terms: int) -> None:
     proto = modelled(f"(uint8[2,{terms}] x) => (int32[2,4] y) {{ y = MatMulInteger(x, w) }}",
-                     {"w": np.full((terms, 4), 127, np.int8) - np.arange(4, dtype=np.int8)})  # fmt: skip
+                     {"w": np.full((terms, 4), 63, np.int8) - np.arange(4, dtype=np.int8)})  # fmt: skip
     check_rewriting(proto, whole=terms == 8)

@@ -103,6 +103,15 @@ def command_page() -> str:
     return "\n".join(lines)
 
 
+def test_a_flag_means_one_thing_in_a_verb() -> None:
+    """Two records of flags may each have one of the same name; click then keeps the last without a word."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    for name, command in verbs(group):
+        flags = [flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)]
+        assert sorted(flags) == sorted(set(flags)), name
+
+
 BY_HAND = "# Reading a profile\n"
 
 
