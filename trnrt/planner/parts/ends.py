@@ -18,8 +18,8 @@ CHOOSING = frozenset({"Compress", "NonMaxSuppression", "NonZero", "RoiAlign", "U
 _ARRANGING = """
     Abs Add And ArgMax ArgMin Cast Ceil Clip Compress Concat ConstantOfShape CumSum Div Equal Exp Expand Flatten Floor
     Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Log Max Min Mod Mul Neg Not
-    NonMaxSuppression NonZero Or Pow Range ReduceMax ReduceMin ReduceSum Reshape RoiAlign Round ScatterElements ScatterND
-    Shape Sigmoid Size Slice Softmax Split Sqrt Squeeze Sub Tile TopK Transpose Unique Unsqueeze Where Xor
+    NonMaxSuppression NonZero Or Pow Range ReduceMax ReduceMin ReduceSum Reshape RoiAlign Round ScatterElements
+    ScatterND Shape Sigmoid Size Slice Softmax Split Sqrt Squeeze Sub Tile TopK Transpose Unique Unsqueeze Where Xor
 """
 ARRANGING = frozenset(_ARRANGING.split())
 """Operators that may follow: they select, order, scale and convert. None has weights."""
