@@ -28,6 +28,8 @@ from trnrt.commands.options import (
     CompileBackendFlag,
     CompiledFlag,
     CompileDirectory,
+    CutFile,
+    CutOutputs,
     DeviceProfileFlag,
     EffortFlag,
     ExpectFlag,
@@ -35,6 +37,7 @@ from trnrt.commands.options import (
     LabelledFile,
     LncFlag,
     ModelFile,
+    MoreOutputs,
     MostFlag,
     OverlayFile,
     PlanBatchFlag,
@@ -195,6 +198,18 @@ def inspect_command(
     options = SessionOptions(planning, overrides, effort=effort, device=DeviceOptions(lnc))
     if not inspect(model, options, viewing, reporting):
         raise typer.Exit(1)
+
+
+@app.command("cut", cls=Verb, short_help="Cut a model before what can't run.")
+@takes_records
+def cut_command(
+    *, model: ModelFile, more: MoreOutputs = None, outputs: CutOutputs, output: CutFile, reporting: Reporting
+) -> None:
+    """Write the part of a model that computes some of its tensors, as a model of its own. `trnrt inspect` of a model
+    that can't run prints the command that leaves what can."""
+    from trnrt.commands.cut import cut_file
+
+    cut_file(model, [*outputs, *(more or [])], output, reporting)
 
 
 @app.command("compile", cls=Verb, short_help="Write the kernel module and its weights.")

@@ -56,6 +56,8 @@ ALLOWED = {
     "importer/rows/indexing.py": "what stands between an input and the Gather that it is an index of",
     "importer/wholes.py": "operators whose results are whole if their operands are",
     "planner/lowering/row_numbers.py": "a fusion: what stands between an input and the Gather that it is an index of",
+    "planner/parts/ends.py": "a pattern: what a detector's end is made of",
+    "planner/parts/ways_out.py": "nodes that read a shape, not elements",
     "planner/placing/passes.py": "shapes that a smaller batch rewrites",
     "quantise/preparing.py": "the operators that onnxruntime's quantiser is asked to quantise",
     "running/ranges.py": "the operators that read 8-bit floats",

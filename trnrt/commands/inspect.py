@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from trnrt.text import count_text, escape_text, name_text, range_text
 if TYPE_CHECKING:
     from trnrt.nki.breakdown import PlanCost
     from trnrt.planner.parts.partition import Partition
+    from trnrt.planner.parts.ways_out import Cut, FallbackCost
     from trnrt.planner.plan import NodeReport
     from trnrt.session import InferenceSession
 
@@ -43,12 +46,7 @@ def inspect(model: Path, options: SessionOptions, viewing: Viewing, reporting: R
         with working("planning"):
             partition = session.partition(rows)
     except UnsupportedModelError as error:
-        nodes = _known_nodes(session, error)
-        deliver(reporting, unsupported_document(session.name, nodes, error.blockers), _refusal(error))
-        count = count_text(len(error.blockers), "reason")
-        tried = session.options.fallback is not None
-        hint = None if tried else "add --fallback onnxruntime to see what the CPU would run, and the cost"
-        complain(f"{name_text(session.name)} can't run on the NeuronCore, for {count}", hint)
+        _refuse(session, model, rows, error, reporting)
         return False
     _save_plan(partition, viewing.save_plan)
     if viewing.why is not None:
@@ -156,10 +154,43 @@ def _cost_parts(cost: PlanCost) -> list[Any]:
     return [tiles_table(cost.steps.values()), "", f"predicted: {range_text(cost.predicted)}; held by {held}"]
 
 
-def _refusal(error: UnsupportedModelError) -> str:
+def _refuse(
+    session: InferenceSession, path: Path, rows: int, error: UnsupportedModelError, reporting: Reporting
+) -> None:
+    """Print every blocker, and the ways out that work."""
+    from rich.text import Text
+
+    from trnrt.planner.parts.ways_out import fallback_cost, find_cut
     from trnrt.report.tables import blockers_table
 
-    return render([blockers_table(error.blockers)])
+    cut = cost = None
+    if session.options.fallback is None:
+        with working("looking for ways out"):
+            shapes = session.shapes_for(rows)
+            cut = find_cut(session.model, shapes, session.options, [blocker.node for blocker in error.blockers])
+            cost = fallback_cost(session.model, shapes, session.options)
+    ways = ways_out_lines(path, cut, cost)
+    document = unsupported_document(session.name, _known_nodes(session, error), error.blockers)
+    document["ways_out"] = {"cut": cut and asdict(cut), "fallback": cost and asdict(cost)}
+    shown: list[Any] = [blockers_table(error.blockers)]
+    shown += ["", Text("ways out", "bold"), *map(Text, ways)] if ways else []
+    deliver(reporting, document, render(shown))
+    complain(f"{name_text(session.name)} can't run on the NeuronCore, for {count_text(len(error.blockers), 'reason')}")
+
+
+def ways_out_lines(path: Path, cut: Cut | None, cost: FallbackCost | None) -> list[str]:
+    """The commands that avoid a refusal, with what each keeps or costs. No cut at tensors whose names aren't ASCII."""
+    lines = []
+    if cut is not None and all(name.isprintable() and name.isascii() for name in cut.outputs):
+        out = shlex.quote(str(path.with_name(f"{path.stem}_cut.onnx")))
+        names = " ".join(shlex.quote(name) for name in cut.outputs)
+        lines.append(f"  trnrt cut {shlex.quote(str(path))} --outputs {names} -o {out}")
+        lines.append(f"    keeps {cut.kept:,} of {count_text(cut.nodes, 'node')}, all on the NeuronCore")
+    if cost is not None:
+        lines.append(f"  trnrt inspect {shlex.quote(str(path))} --fallback onnxruntime")
+        trips = f"round trips of {cost.crossings_us:,.1f} us, and the CPU's own time"
+        lines.append(f"    {cost.on_cpu:,} of {count_text(cost.nodes, 'node')} on the CPU: {trips}")
+    return lines
 
 
 def _known_nodes(session: InferenceSession, error: UnsupportedModelError) -> list[NodeReport]:

@@ -400,6 +400,12 @@ CaseFlag = Annotated[
         "--case", metavar="NAME", help="With --self-test: run this case only; repeatable.", callback=check_cases
     ),
 ]
+CutOutputs = Annotated[
+    list[str],
+    output_flag("--outputs", metavar="NAME...", help="The tensors that become the outputs; names may follow."),
+]
+MoreOutputs = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", hidden=True)]
+CutFile = Annotated[Path, output_flag("-o", "--output", metavar="OUT.onnx", help="The file to write.")]
 CompileDirectory = Annotated[Path, output_flag("-o", "--output", metavar="DIR", help="Where to write.")]
 CompileBackendFlag = Annotated[
     Backend, device_flag("--backend", help="neuron: also compile with AWS's compiler; needs no device.")

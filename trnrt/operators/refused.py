@@ -101,8 +101,8 @@ for _operators, _reason, _hint in (
     ),
     (
         "Compress MaxRoiPool NonMaxSuppression NonZero RoiAlign Unique",
-        "its work depends on the data",
-        f"cut the model before it, and do this on its outputs; {FALLBACK}",
+        "its work depends on the data, and it isn't the end of a model, which the host computes",
+        f"cut the model before it (`trnrt inspect` prints the command), and do this on its outputs; {FALLBACK}",
     ),
     ("Scatter ScatterElements ScatterND", "writing at computed indices is not supported", FALLBACK),
     (

@@ -24,10 +24,12 @@ from trnrt.planner.making import node_reports, rows_of
 from trnrt.planner.options import PlanOptions
 from trnrt.planner.parts.crossing import Crossing, crossing_note, host_link
 from trnrt.planner.parts.cutting import cut, serialize_part, type_open_values
+from trnrt.planner.parts.ends import find_ends
 from trnrt.planner.parts.levels import Flow, group_nodes
 from trnrt.planner.placing.passes import fewer_rows
 from trnrt.planner.plan import Array, NodeReport, Plan, StepReport
 from trnrt.planner.sizing.budget import PlannedKernel, plan_kernels
+from trnrt.text import list_text
 
 MOST_PARTS = 1000
 """Parts of a model: each is a kernel module to trace, or a session of onnxruntime."""
@@ -56,7 +58,7 @@ class DevicePart:
 @dataclass(frozen=True)
 class CpuPart:
     """A part that onnxruntime runs: the ``model`` to load, why its ``nodes`` are here, and the cost of its
-    ``crossing``."""
+    ``crossing``. ``is_end``: it is the end of a model, which the host computes without a fallback (``ends.py``)."""
 
     name: str
     inputs: tuple[str, ...]
@@ -64,6 +66,7 @@ class CpuPart:
     nodes: tuple[NodeReport, ...]
     crossing: Crossing
     model: bytes = field(repr=False)
+    is_end: bool = False
 
 
 Part = DevicePart | CpuPart
@@ -143,10 +146,14 @@ def _partition_model(
     try:
         kernels = plan_kernels(model, view, options, batch, fewer_rows(model, shapes, values, view))
     except UnsupportedModelError as error:
-        if options.fallback is None:
+        ends = find_ends(Flow(view.model.graph)) if options.fallback is None else {}
+        if options.fallback is None and not ends:
             raise
         _check_outputs(model)
-        return _Partitioner(model, view, options, error.blockers).partition(batch)
+        found = _Partitioner(model, view, options, error.blockers, ends).partition(batch)
+        if found is None:
+            raise
+        return found
     parts = _device_parts(model.name, kernels)
     outputs = tuple(output.name for output in kernels[-1].plan.outputs)
     nodes, notes = kernels[-1].reports, kernels[-1].plan.notes
@@ -172,12 +179,21 @@ def _check_outputs(model: ImportedModel) -> None:
 
 
 class _Partitioner:
-    """Finds out which nodes go to the CPU, and why; ``blocked`` is node name -> reason."""
+    """Finds out which nodes go to the CPU, and why; ``blocked`` is node name -> reason.
+
+    With ``ends``, of ``find_ends``, there is no fallback: only these nodes may leave the device.
+    """
 
     def __init__(
-        self, model: ImportedModel, view: GraphView, options: PlanOptions, blockers: Sequence[Blocker]
+        self,
+        model: ImportedModel,
+        view: GraphView,
+        options: PlanOptions,
+        blockers: Sequence[Blocker],
+        ends: Mapping[str, str],
     ) -> None:
-        self.blockers = tuple(replace(b, hint=_beside_fallback(b.hint)) for b in blockers)
+        self.blockers = () if ends else tuple(replace(b, hint=_beside_fallback(b.hint)) for b in blockers)
+        self.ends = ends
         self.model = model
         self.view = view
         self.graph = view.model.graph
@@ -188,6 +204,7 @@ class _Partitioner:
         reports = lowering.reports.values()
         self.blocked = {report.name: report.reason for report in reports if report.place == "blocked"}
         self._block_open({report.name for report in reports if report.place == "host"})
+        self.blocked |= ends
         type_open_values(view.model)
 
     def _block_open(self, lists: set[str]) -> None:
@@ -204,19 +221,23 @@ class _Partitioner:
                 elif 0 in (value.shape or ()):
                     self.blocked.setdefault(node_name(node), f"{value_name(value)!r} is empty")
 
-    def partition(self, batch: int | None) -> Partition:
-        """Plan the parts, and move nodes to the CPU, until all parts can be planned."""
+    def partition(self, batch: int | None) -> Partition | None:
+        """Plan the parts, and move nodes to the CPU, until all parts can be planned. With ends: None if more than they
+        would go there, or all of the model."""
         rounds = 0
-        while True:
+        while not self.ends or all(why == _ONLY_MOVES for name, why in self.blocked.items() if name not in self.ends):
             rounds += 1
             groups = group_nodes(self.flow, self.blocked.__contains__)
             if len(groups) > MOST_PARTS:
                 raise UnsupportedModelError(self.model.name, [*self.blockers, self._too_many(len(groups))])
+            if self.ends and all(on_cpu for on_cpu, _ in groups):
+                return None
             plans = [
                 None if on_cpu else self._plan(k, nodes, batch, rounds) for k, (on_cpu, nodes) in enumerate(groups, 1)
             ]
             if all(on_cpu or plan is not None for (on_cpu, _), plan in zip(groups, plans, strict=True)):
                 return self._assemble(groups, plans, batch)
+        return None
 
     def _plan(self, number: int, nodes: list[ir.Node], batch: int | None, rounds: int) -> tuple[DevicePart, ...] | None:
         """The kernels of a part, mostly one; None if some of its nodes have to go to the CPU, which are recorded."""
@@ -282,11 +303,13 @@ class _Partitioner:
     def _cpu_part(self, number: int, nodes: list[ir.Node], crossing: Crossing) -> CpuPart:
         inputs, outputs = self.flow.inputs_of(nodes), self.flow.outputs_of(nodes)
         part = cut(self.view.model, self._part_name(number), inputs, outputs)
+        place = "host" if self.ends else "cpu"
         reports = tuple(
-            NodeReport(node_name(node), operator_name(node), None, None, "cpu", self.blocked[node_name(node)])
+            NodeReport(node_name(node), operator_name(node), None, None, place, self.blocked[node_name(node)])
             for node in nodes
         )
-        return CpuPart(part.name, _names(inputs), _names(outputs), reports, crossing, serialize_part(part))
+        content = serialize_part(part)
+        return CpuPart(part.name, _names(inputs), _names(outputs), reports, crossing, content, bool(self.ends))
 
     def _crossing(self, before: list[ir.Node], after: list[ir.Node]) -> Crossing:
         """The crossing of a CPU part: from the device part before it, and to the one after it.
@@ -297,19 +320,25 @@ class _Partitioner:
         up = [value for value in self.flow.inputs_of(after) if value.producer() is not None]
         sizes = [_bytes(value) for value in down], [_bytes(value) for value in up]
         to_host, to_device = (sum(size or 0 for size in way) for way in sizes)
+        if self.ends:  # what the kernel makes goes to the host in any case
+            to_host = to_device = 0
         loose = any(size is None for way in sizes for size in way)
         return Crossing.estimate(host_link(self.options.target), to_host, to_device, open_shapes=loose)
 
 
 def fallback_notes(partition: Partition) -> list[str]:
-    """The nodes on the CPU, each with its reason and the cost of its round trip."""
-    notes = []
+    """The nodes on the CPU, each with its reason and the cost of its round trip; the end of a model as one."""
+    ends, notes = [], []
     for part in partition.cpu_parts:
+        if part.is_end:
+            named = list_text([f"{node.op} {node.name!r}" for node in part.nodes], 4)
+            ends.append(f"the host computes the end of the model: {named}; no prediction has its time")
+            continue
         cost = crossing_text(part.crossing)
         notes += [
             f"{node.op} {node.name!r} runs on the CPU: {node.reason}; {cost} ({part.name})" for node in part.nodes
         ]
-    return [*notes, crossing_note(partition.target)] if notes else []
+    return [*ends, *notes, *([crossing_note(partition.target)] if notes else [])]
 
 
 def size_notes(partition: Partition, budget: int) -> list[str]:

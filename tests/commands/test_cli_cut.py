@@ -1,0 +1,54 @@
+"""``trnrt cut``, and the ways out that ``inspect`` prints for a model that can't run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import onnx
+import pytest
+from commanding import trnrt
+from planning import modelled
+
+REFUSED = "(float[2,3] x) => (float[2,3] y) { a = Relu(x)  b = Hardmax(a)  y = Exp(b) }"
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Path:
+    """A model with a node in the middle that no kernel computes, in a folder whose name needs quoting."""
+    path = tmp_path / "a folder" / "model.onnx"
+    path.parent.mkdir()
+    onnx.save(modelled(REFUSED, {}), path)
+    return path
+
+
+def test_the_printed_commands_work(refused: Path) -> None:
+    outcome = trnrt("inspect", refused)
+    assert outcome.code == 1
+    commands = [line.strip() for line in outcome.out.splitlines() if line.startswith("  trnrt ")]
+    cut, fallback = (shlex.split(command)[1:] for command in commands)
+    assert trnrt(*cut).code == 0
+    assert trnrt("validate", refused.with_name("model_cut.onnx")).code == 0
+    assert trnrt(*fallback).code == 0
+    ways = trnrt("inspect", refused, "--json").document["ways_out"]
+    assert ways["cut"] == {"outputs": ["a"], "kept": 1, "nodes": 3}
+    assert ways["fallback"]["on_cpu"] == 1 and ways["fallback"]["crossings_us"] > 0
+
+
+def test_cut_says_what_it_wrote(refused: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    document = trnrt("cut", refused, "--outputs", "a", "--outputs", "b", "-o", out, "--json").document
+    assert document["nodes"] == {"kept": 2, "of": 3} and document["bytes"] == out.stat().st_size
+    assert [tensor["name"] for tensor in document["outputs"]] == ["a", "b"]
+    assert "2 of 3 nodes of model" in trnrt("cut", refused, "--outputs", "a", "b", "-o", out).out
+    onnx.checker.check_model(onnx.load(out), full_check=True)
+
+
+def test_mistakes(refused: Path, tmp_path: Path) -> None:
+    wrong = trnrt("cut", refused, "--outputs", "aa", "-o", tmp_path / "out.onnx")
+    assert wrong.code == 2 and "no tensor is called 'aa'" in wrong.err and "did you mean 'a'?" in wrong.err
+    assert not (tmp_path / "out.onnx").exists()
+    before = refused.read_bytes()
+    same = trnrt("cut", refused, "--outputs", "a", "-o", refused)
+    assert same.code == 2 and "is the model itself" in same.err and refused.read_bytes() == before
+    assert trnrt("cut", refused, "--outputs", "a", "-o", tmp_path / "no" / "out.onnx").code == 2

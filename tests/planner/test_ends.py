@@ -1,0 +1,161 @@
+"""The ends of detectors: the host computes what chooses by the data, and what follows, where no layer does."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from dividing import placed
+from planning import Array, drawn, modelled, onnxruntimes
+
+import trnrt
+from trnrt.errors import UnsupportedModelError
+from trnrt.importer import import_model
+from trnrt.planner import PlanOptions
+from trnrt.planner.parts.ends import ARRANGING, CHOOSING
+from trnrt.planner.parts.partition import fallback_notes
+from trnrt.planner.parts.ways_out import cut_model, fallback_cost, find_cut
+
+RNG = np.random.default_rng(0)
+DETECTOR: dict[str, Array] = {
+    "w": RNG.standard_normal((8, 3, 3, 3)).astype(np.float32) * 0.3,
+    "bw": RNG.standard_normal((4, 8, 1, 1)).astype(np.float32),
+    "sw": RNG.standard_normal((5, 8, 1, 1)).astype(np.float32),
+    "bs": np.array([1, 4, -1]),
+    "ss": np.array([1, 5, -1]),
+    "most": np.array(3),
+    "iou": np.array(0.5, np.float32),
+    "least": np.array(0.55, np.float32),
+    "two": np.array(2),
+    "hw": np.ones((4, 2), np.float32),
+}
+BODY = """f = Conv<pads=[1,1,1,1]>(x, w)  r = Relu(f)  bm = Conv(r, bw)  sm = Conv(r, sw)  bg = Sigmoid(bm)
+    sg = Sigmoid(sm)  br = Reshape(bg, bs)  boxes = Transpose<perm=[0,2,1]>(br)  scores = Reshape(sg, ss)
+    sel = NonMaxSuppression(boxes, scores, most, iou, least)  idx = Gather<axis=1>(sel, two)
+    chosen = Gather<axis=1>(boxes, idx)"""
+IMAGE = {"x": drawn(1, 3, 12, 12)}
+BOXES = modelled(
+    f"(float[1,3,12,12] x) => (int64[k,3] sel, float[1,k,4] chosen, float[1,5,144] scores) {{ {BODY} }}", DETECTOR
+)
+HEAD = modelled(f"(float[1,3,12,12] x) => (float[1,k,2] y) {{ {BODY}  y = MatMul(chosen, hw) }}", DETECTOR)
+
+ENDS = {
+    "NonZero": (
+        "(float[1,3,4,4] x) => (int64[4,k] y, float[k] z) { a = Conv(x, c)  b = Greater(a, h)  y = NonZero(b)"
+        "  i = Transpose<perm=[1,0]>(y)  z = GatherND(a, i) }",
+        {"c": drawn(2, 3, 1, 1), "h": np.array(0.1, np.float32)},
+        ["NonZero", "Transpose", "GatherND"],
+    ),
+    "RoiAlign": (
+        "(float[1,3,8,8] x) => (float[2,4,2,2] y) { a = Conv(x, c)"
+        "  y = RoiAlign<output_height=2, output_width=2, sampling_ratio=2>(a, rois, which) }",
+        {
+            "c": drawn(4, 3, 1, 1),
+            "rois": np.array([[0, 0, 4, 4], [1, 2, 6, 7]], np.float32),
+            "which": np.zeros(2, np.int64),
+        },
+        ["RoiAlign"],
+    ),
+    "Compress": (
+        "(float[2,3] x) => (float[2,k] y) { a = Exp(x)  y = Compress<axis=1>(a, keep) }",
+        {"keep": np.array([True, False, True])},
+        ["Compress"],
+    ),
+}
+
+
+def run_both(model: onnx.ModelProto, feeds: dict[str, Array]) -> trnrt.InferenceSession:
+    """A session without a fallback, whose answers are onnxruntime's."""
+    session = trnrt.InferenceSession(model.SerializeToString(), cache=False)
+    for mine, theirs in zip(session.run(None, feeds), onnxruntimes(model, feeds), strict=True):
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype) and mine.size
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+    return session
+
+
+def test_a_detector_answers_boxes() -> None:
+    session = run_both(BOXES, IMAGE)
+    partition = session.last_run.partition
+    assert partition is not None and not partition.blockers
+    assert [part[1] for part in placed(partition)][1] == ["NonMaxSuppression", "Gather", "Gather"]
+    assert {node.name: node.place for node in partition.nodes if node.place == "host"}.keys() == {
+        node.name for node in partition.nodes if node.op in ("NonMaxSuppression", "Gather")
+    }
+    (note,) = fallback_notes(partition)
+    assert (
+        note.startswith("the host computes the end of the model: NonMaxSuppression") and note in session.last_run.notes
+    )
+    assert partition.crossings_us == 0
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_other_ends(name: str) -> None:
+    text, constants, expected = ENDS[name]
+    model = modelled(text, constants)
+    partition = run_both(model, {"x": drawn(*(d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim))})
+    assert partition.last_run.partition is not None
+    assert placed(partition.last_run.partition)[1] == ("cpu", expected)
+
+
+def test_a_layer_behind_makes_it_no_end() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        trnrt.InferenceSession(HEAD.SerializeToString(), cache=False).run(None, IMAGE)
+    assert "NonMaxSuppression" in {blocker.op for blocker in caught.value.blockers}
+
+
+def test_a_model_that_only_chooses_is_refused() -> None:
+    model = modelled("(float[2,3] x) => (int64[2,k] y) { y = NonZero(x) }", {})
+    with pytest.raises(UnsupportedModelError, match="NonZero"):
+        trnrt.InferenceSession(model.SerializeToString(), cache=False).run(None, {"x": drawn(2, 3)})
+
+
+def test_another_blocker_refuses_the_model() -> None:
+    model = modelled("(float[2,3] x) => (int64[2,k] y) { a = Hardmax(x)  b = Exp(a)  y = NonZero(b) }", {})
+    with pytest.raises(UnsupportedModelError, match="Hardmax"):
+        trnrt.InferenceSession(model.SerializeToString(), cache=False).run(None, {"x": drawn(2, 3)})
+
+
+def test_every_operator_of_an_end_is_onnxs() -> None:
+    assert all(onnx.defs.has(name) for name in ARRANGING) and CHOOSING <= ARRANGING
+
+
+# ---- ways out
+
+
+def test_a_cut_leaves_what_runs() -> None:
+    model = import_model(HEAD.SerializeToString(), name="m")
+    options = PlanOptions("trn2", "float32")
+    blocked = [node.name for node in model.model.graph if node.op_type == "NonMaxSuppression"]
+    cut = find_cut(model, {"x": (1, 3, 12, 12)}, options, [str(name) for name in blocked])
+    assert cut is not None and set(cut.outputs) == {"boxes", "scores"} and (cut.kept, cut.nodes) == (9, 13)
+    part, content = cut_model(model, cut.outputs)
+    assert [info.name for info in part.outputs] == list(cut.outputs)
+    run_both(onnx.load_from_string(content), IMAGE)
+    cost = fallback_cost(model, {"x": (1, 3, 12, 12)}, options)
+    assert cost is not None and cost.on_cpu == 4 and cost.crossings_us > 0
+
+
+def test_a_cut_is_tried_until_it_runs() -> None:
+    """The first cut would leave a Hardmax on the way to the outputs."""
+    text = "(float[2,3] x) => (float[2,3] y) { a = Relu(x)  b = Hardmax(a)  c = Exp(b)  d = Hardmax(c)  y = Exp(d) }"
+    model = import_model(modelled(text, {}).SerializeToString(), name="m")
+    last = next(str(node.name) for node in reversed(list(model.model.graph)) if node.op_type == "Hardmax")
+    cut = find_cut(model, {"x": (2, 3)}, PlanOptions("trn2", "float32"), [last])
+    assert cut is not None and cut.outputs == ("a",)
+
+
+def test_no_cut_where_nothing_would_be_left() -> None:
+    model = import_model(modelled("(float[2,3] x) => (float[2,3] y) { y = Hardmax(x) }", {}).SerializeToString())
+    names = [str(node.name) for node in model.model.graph]
+    assert find_cut(model, {"x": (2, 3)}, PlanOptions("trn2", "float32"), names) is None
+
+
+def test_a_cut_drops_inputs_and_shapes_that_it_does_not_need() -> None:
+    text = """(float[2,3] x, float[2,3] z) => (float[2,3] y)
+        { a = Relu(x)  s = Shape(a)  b = Hardmax(a)  c = Add(b, z)  y = Reshape(c, s) }"""
+    model = import_model(modelled(text, {}).SerializeToString(), name="m")
+    names = [str(node.name) for node in model.model.graph if node.op_type == "Hardmax"]
+    cut = find_cut(model, {"x": (2, 3), "z": (2, 3)}, PlanOptions("trn2", "float32"), names)
+    assert cut is not None and cut.outputs == ("a",)
+    part, _ = cut_model(model, cut.outputs)
+    assert [info.name for info in part.inputs] == ["x"]
