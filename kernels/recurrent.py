@@ -19,7 +19,7 @@ z, r, h of a GRU.
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from trnrt.kernels.common import activation_function, block_rows, ceil_div, item_bytes, load
+from trnrt.kernels.common import activation_function, block_rows, ceil_div, item_bytes, keep_where, load
 from trnrt.kernels.linear import LOADS_AHEAD, linear_features
 from trnrt.kernels.operands import turn_rows
 from trnrt.nki import nisa, nl
@@ -33,7 +33,7 @@ RECURRENT_BYTES = 128 * 1024
 # The most bytes per partition of W @ x (float32) of one direction, for the steps computed at once.
 AHEAD_BYTES = 8 * 1024
 # Input weights up to this many bytes per partition are loaded once, others again for each AHEAD_BYTES.
-KEPT_BYTES = 16 * 1024
+KEPT_INPUT_BYTES = 16 * 1024
 # Bytes per partition of one load of input weights that aren't kept: small, as R takes most of SBUF beside them.
 INPUT_LOAD_BYTES = 4 * 1024
 
@@ -41,22 +41,26 @@ INPUT_LOAD_BYTES = 4 * 1024
 @dataclass
 class RecurrentCell(nl.NKIObject):
     """What a layer computes: ``kind`` of GATES; ``acts`` of common.py, in ONNX's order (f, g, h); ``clip`` limits what
-    activations read, 0 doesn't; ``resets_product``: a GRU's reset gate scales R @ h, not h."""
+    activations read, 0 doesn't; ``resets_product``: a GRU's reset gate scales R @ h, not h; ``halved``: see
+    ``recurrent``."""
 
     kind: str
     acts: tuple[str, ...]
     clip: float
     resets_product: bool
+    halved: bool
 
 
 @dataclass
 class RecurrentWeights(nl.NKIObject):
-    """One direction's weights in SBUF. r_sb: (128, B, G*B*128); others as in ``recurrent``, w in HBM if it is large."""
+    """One direction's weights in SBUF. r_sb: (128, B, G*B*128); identity_sb: (128, 128) float32; others as in
+    ``recurrent``, w in HBM if it is large."""
 
+    identity_sb: nl.NkiTensor
     r_sb: nl.NkiTensor
     w: nl.NkiTensor
     bias_sb: nl.NkiTensor
-    more_sb: Optional[nl.NkiTensor]
+    more_sb: Any
 
 
 def recurrent_bytes(kind: str, hidden: int, item: int) -> int:
@@ -72,7 +76,7 @@ def recurrent_tile_bytes(kind: str, hidden: int, features: int, directions: int)
     # A direction has its input weights, or loads of them, W @ x and hidden states of the steps computed at once, twice
     # while the next ones are prepared, and the features that W multiplies.
     source = 2 * ceil_div(features, nl.tile_size.pmax) * nl.tile_size.psum_bank_fmax * 4
-    own = KEPT_BYTES + LOADS_AHEAD * INPUT_LOAD_BYTES + 4 * AHEAD_BYTES + blocks * 1024
+    own = KEPT_INPUT_BYTES + LOADS_AHEAD * INPUT_LOAD_BYTES + 4 * AHEAD_BYTES + blocks * 1024
     return together * (each + own) + source
 
 
@@ -91,6 +95,7 @@ def recurrent(
     acts: tuple[str, ...],
     clip: float = 0.0,
     resets_product: bool = False,
+    halved: bool = False,
 ) -> None:
     """dst = the hidden states of a recurrent layer at every step, then its last hidden (and an LSTM's cell) state.
 
@@ -105,21 +110,28 @@ def recurrent(
         resets_product HBM (128, BH) float32, R's bias of the hidden gate
     backwards: for each direction True if it goes from the last step to the first
     kind, acts, clip, resets_product: see RecurrentCell
-    limits: recurrent_bytes <= RECURRENT_BYTES; G*BH <= 512
+    halved: sigmoids are computed from tanh, which saves the scalar engine from loading another table of functions twice
+        a step. The rows of gates i, o, f, or z and r, are then half of themselves in w, r and bias; of a GRU without
+        resets_product also those of the hidden gate in r
+    limits: recurrent_bytes <= RECURRENT_BYTES; G*BH <= 512. halved: an LSTM's or GRU's default acts, no clip, no
+        peepholes. An infinite W @ x makes all hidden units of its row NaN
 
     numpy: h, c = h_first, c_first; at each step t (from the last if backwards) with g = x[t] @ W.T + h @ R.T + bias,
         lstm: c = f(g_f + p_f*c) * c + f(g_i + p_i*c) * g(g_c); h = f(g_o + p_o*c) * h(c)
         gru:  h = (1 - z) * g(x[t] @ W_h.T + (r*h) @ R_h.T + bias_h) + z * h, with z, r = f(g_z), f(g_r)
         rnn:  h = f(g)
     """
-    cell = RecurrentCell(kind=kind, acts=acts, clip=clip, resets_product=resets_product)
+    cell = RecurrentCell(kind=kind, acts=acts, clip=clip, resets_product=resets_product, halved=halved)
     each = recurrent_bytes(kind, dst.shape[3], item_bytes(src.dtype))
     assert each <= RECURRENT_BYTES, f"recurrent: weights of {each} bytes a partition; the limit is {RECURRENT_BYTES}"
     together = len(w) if len(w) * each <= RECURRENT_BYTES else 1
+    identity_sb = _make_ones_diagonal()
     for d0 in range(0, len(w), together):
         weights = []
         for d in range(d0, d0 + together):
-            weights.append(_load_weights(r[d], w[d], bias[d], more[d], ceil_div(dst.shape[3], nl.tile_size.pmax)))
+            weights.append(
+                _load_recurrent(identity_sb, r[d], w[d], bias[d], more[d], ceil_div(dst.shape[3], nl.tile_size.pmax))
+            )
         rows = src.shape[1]
         step = _rows_together(kind, dst.shape[3], rows)
         for n0 in range(0, rows, step):
@@ -130,19 +142,32 @@ def recurrent(
             _run_rows(dst, src, h_first, c_first, length_sb, weights, backwards, cell, d0, n0, n1)
 
 
-def _load_weights(r: Any, w: Any, bias: Any, more: Any, blocks: int) -> RecurrentWeights:
-    """One direction's weights in SBUF, but W if it has more than KEPT_BYTES."""
+def _load_recurrent(identity_sb: nl.NkiTensor, r: Any, w: Any, bias: Any, more: Any, blocks: int) -> RecurrentWeights:
+    """One direction's weights in SBUF, but W if it has more than KEPT_INPUT_BYTES."""
     r_sb = load(r).reshape((nl.tile_size.pmax, blocks, r.shape[1] // blocks))
-    kept = w.shape[1] * item_bytes(w.dtype) <= KEPT_BYTES
+    kept = w.shape[1] * item_bytes(w.dtype) <= KEPT_INPUT_BYTES
     return RecurrentWeights(
-        r_sb=r_sb, w=load(w) if kept else w, bias_sb=load(bias), more_sb=None if more is None else load(more)
+        identity_sb=identity_sb,
+        r_sb=r_sb,
+        w=load(w) if kept else w,
+        bias_sb=load(bias),
+        more_sb=None if more is None else load(more),
     )
+
+
+def _make_ones_diagonal() -> nl.NkiTensor:
+    """The identity matrix (128, 128) in float32."""
+    ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=nl.float32, buffer=nl.sbuf)
+    identity_sb = nl.ndarray(ones_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sb, value=1.0)
+    keep_where(identity_sb, ones_sb, 1, -1, 0, nl.equal)
+    return identity_sb
 
 
 def _rows_together(kind: str, hidden: int, rows: int) -> int:
     """The rows of the batch that go through all steps together: the sums of all gates have one PSUM bank."""
     regions = GATES[kind] * ceil_div(hidden, nl.tile_size.pmax)
-    return max(1, min(rows, nl.tile_size.pmax, nl.tile_size.psum_bank_fmax // regions))
+    return max(1, min(rows, min(nl.tile_size.pmax, nl.tile_size.psum_bank_fmax // regions)))
 
 
 def _run_rows(
@@ -161,10 +186,14 @@ def _run_rows(
     """All steps of rows n0 to n1, of the directions from number d0 on that ``weights`` has."""
     steps, hidden = src.shape[0], dst.shape[3]
     blocks = ceil_div(hidden, nl.tile_size.pmax)
-    h_sb, c_sb = [], []
+    h_sb: list[Any] = []
+    c_sb: list[Any] = []
     for k in range(len(weights)):
         h_sb.append(_first_state(h_first, d0 + k, n0, n1, hidden, src.dtype))
-        c_sb.append(_first_state(c_first, d0 + k, n0, n1, hidden, nl.float32) if cell.kind == "lstm" else None)
+        c_sb.append(None)
+        if cell.kind == "lstm":
+            c_sb[k] = _first_state(c_first, d0 + k, n0, n1, hidden, nl.float32)
+            _scale_cell(c_sb[k], cell, 2.0)
     ahead = max(1, AHEAD_BYTES // (GATES[cell.kind] * blocks * (n1 - n0) * 4))
     for first in range(0, steps, ahead):
         count = min(ahead, steps - first)
@@ -180,15 +209,16 @@ def _run_rows(
                 x_part, y_part = x_sb[k][:, :, t], y_sb[k][:, :, t]
                 h_new_sb, c_new_sb = _compute_step(cell, weights[k], h_sb[k], c_sb[k], x_part, y_part)
                 if length_sb is not None:
-                    h_new_sb, c_new_sb = _keep_ended(
-                        length_sb, starts[k] + t, h_sb[k], h_new_sb, c_sb[k], c_new_sb, y_part
-                    )
-                h_sb[k], c_sb[k] = h_new_sb, c_new_sb
+                    before = (h_sb[k], c_sb[k])
+                    h_new_sb, c_new_sb = _keep_ended(length_sb, starts[k] + t, before, h_new_sb, c_new_sb, y_part)
+                h_sb[k] = h_new_sb
+                c_sb[k] = c_new_sb
         for k in range(len(weights)):
             _store_steps(dst[d0 + k], y_sb[k], starts[k], n0, n1)
     for k in range(len(weights)):
         _store_state(dst[d0 + k, steps, n0:n1], h_sb[k])
         if cell.kind == "lstm":
+            _scale_cell(c_sb[k], cell, 0.5)
             _store_state(dst[d0 + k, steps + 1, n0:n1], c_sb[k])
 
 
@@ -206,6 +236,12 @@ def _first_state(state: Optional[nl.NkiTensor], d: int, n0: int, n1: int, hidden
             rows_sb = wide_sb
         turn_rows(first_sb, rows_sb)
     return first_sb
+
+
+def _scale_cell(c_sb: nl.NkiTensor, cell: RecurrentCell, factor: float) -> None:
+    """Multiply a cell state in place where steps work on twice of it: with halved weights."""
+    if cell.halved:
+        nisa.tensor_scalar(dst=c_sb, data=c_sb, op0=nl.multiply, operand0=factor)
 
 
 def _project(src: nl.NkiTensor, weights: RecurrentWeights, t0: int, count: int, n0: int, n1: int) -> nl.NkiTensor:
@@ -228,82 +264,87 @@ def _compute_step(
     cell: RecurrentCell, weights: RecurrentWeights, h_sb: Any, c_sb: Any, x_part: Any, y_part: Any
 ) -> tuple[Any, Any]:
     """The states after a step: the hidden one is written to y_part (128, B, rows)."""
+    if cell.kind == "lstm" and cell.halved:
+        return y_part, _step_lstm_by_tanh(weights, h_sb, c_sb, x_part, y_part)
     if cell.kind == "lstm":
         return y_part, _step_lstm(cell, weights, h_sb, c_sb, x_part, y_part)
-    if cell.kind == "gru":
+    if cell.kind == "gru" and cell.halved:
+        _step_gru_by_tanh(cell, weights, h_sb, x_part, y_part)
+    elif cell.kind == "gru":
         _step_gru(cell, weights, h_sb, x_part, y_part)
     else:
-        gate_sb = _add_inputs(cell, _recur(weights.r_sb, h_sb, 0, x_part.shape[1]), x_part)
-        nisa.activation(dst=y_part, op=activation_function(cell.acts[0]), data=gate_sb)
+        _apply(cell, 0, y_part, _recur(weights, h_sb, 0, x_part))
     return y_part, None
 
 
-def _recur(r_sb: nl.NkiTensor, h_sb: nl.NkiTensor, first: int, regions: int) -> nl.NkiTensor:
-    """R @ h (128, regions, rows) in PSUM, of ``regions`` blocks of gates from number ``first`` on."""
+def _recur(
+    weights: RecurrentWeights, h_sb: nl.NkiTensor, first: int, x_part: nl.NkiTensor, added: int = -1
+) -> nl.NkiTensor:
+    """R @ h + x_part (128, regions, rows) in PSUM, for the blocks of gates from number ``first`` on; of x_part only the
+    first ``added`` regions are added, if that is given.
+
+    The tensor engine adds x_part by a product with the identity: before h is there, and without another engine.
+    """
+    regions = x_part.shape[1]
+    added = regions if added < 0 else added
     sums_psum = nl.ndarray((nl.tile_size.pmax, regions, h_sb.shape[2]), dtype=nl.float32, buffer=nl.psum)
+    if added > 0:
+        nisa.nc_matmul(
+            dst=sums_psum[:, 0:added], stationary=weights.identity_sb, moving=x_part[:, 0:added], accumulate=False
+        )
     for o in range(regions):
         o0 = (first + o) * nl.tile_size.pmax
         for b in range(h_sb.shape[1]):
             nisa.nc_matmul(
                 dst=sums_psum[:, o],
-                stationary=r_sb[:, b, o0 : o0 + nl.tile_size.pmax],
+                stationary=weights.r_sb[:, b, o0 : o0 + nl.tile_size.pmax],
                 moving=h_sb[:, b],
-                accumulate=b > 0,
+                accumulate=b > 0 or o < added,
             )
     return sums_psum
 
 
-def _add_inputs(cell: RecurrentCell, sums_psum: nl.NkiTensor, x_part: nl.NkiTensor) -> nl.NkiTensor:
-    """What activations read: R @ h + (W @ x + bias), limited if the cell has a clip."""
-    gates_sb = nl.ndarray(sums_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=gates_sb, data1=sums_psum, data2=x_part, op=nl.add)
-    return _limit(cell, gates_sb)
-
-
-def _limit(cell: RecurrentCell, gates_sb: nl.NkiTensor) -> nl.NkiTensor:
-    """gates_sb itself, within -clip and clip if the cell has one."""
+def _apply(cell: RecurrentCell, number: int, dst: nl.NkiTensor, sums: nl.NkiTensor) -> None:
+    """dst = the cell's function of this number, of sums, which are limited first if the cell has a clip."""
     if cell.clip > 0.0:
+        limited_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_scalar(
-            dst=gates_sb, data=gates_sb, op0=nl.minimum, operand0=cell.clip, op1=nl.maximum, operand1=-cell.clip
+            dst=limited_sb, data=sums, op0=nl.minimum, operand0=cell.clip, op1=nl.maximum, operand1=-cell.clip
         )
-    return gates_sb
+        sums = limited_sb
+    nisa.activation(dst=dst, op=activation_function(cell.acts[number]), data=sums)
 
 
 def _step_lstm(cell: RecurrentCell, weights: RecurrentWeights, h_sb: Any, c_sb: Any, x_part: Any, y_part: Any) -> Any:
     """The cell state (128, B, rows) float32 after a step; the hidden state goes to y_part."""
     blocks = c_sb.shape[1]
-    f, g, h = cell.acts
-    sums_psum = _recur(weights.r_sb, h_sb, 0, 4 * blocks)
-    gates_sb = nl.ndarray(sums_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=gates_sb, data1=sums_psum, data2=x_part, op=nl.add)
+    sums = _recur(weights, h_sb, 0, x_part)
+    gates_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
     i_sb, o_sb = gates_sb[:, 0:blocks], gates_sb[:, blocks : 2 * blocks]
     f_sb, c_gate_sb = gates_sb[:, 2 * blocks : 3 * blocks], gates_sb[:, 3 * blocks : 4 * blocks]
-    if weights.more_sb is not None:
-        _add_peephole(i_sb, weights.more_sb, 0, c_sb)
-        _add_peephole(f_sb, weights.more_sb, 2 * blocks, c_sb)
-        by_f = (i_sb, f_sb)  # o waits for the new cell state
+    if weights.more_sb is None:
+        _apply(cell, 0, gates_sb[:, 0 : 3 * blocks], sums[:, 0 : 3 * blocks])
     else:
-        by_f = (gates_sb[:, 0 : 3 * blocks],)
-    for part_sb in by_f:
-        nisa.activation(dst=part_sb, op=activation_function(f), data=_limit(cell, part_sb))
-    nisa.activation(dst=c_gate_sb, op=activation_function(g), data=_limit(cell, c_gate_sb))
+        _apply(cell, 0, i_sb, _add_peephole(sums[:, 0:blocks], weights.more_sb, 0, c_sb))
+        _apply(cell, 0, f_sb, _add_peephole(sums[:, 2 * blocks : 3 * blocks], weights.more_sb, 2 * blocks, c_sb))
+    _apply(cell, 1, c_gate_sb, sums[:, 3 * blocks : 4 * blocks])
     kept_sb = nl.ndarray(c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     made_sb = nl.ndarray(c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     new_sb = nl.ndarray(c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=kept_sb, data1=f_sb, data2=c_sb, op=nl.multiply)
     nisa.tensor_tensor(dst=made_sb, data1=i_sb, data2=c_gate_sb, op=nl.multiply)
     nisa.tensor_tensor(dst=new_sb, data1=kept_sb, data2=made_sb, op=nl.add)
-    if weights.more_sb is not None:
-        _add_peephole(o_sb, weights.more_sb, blocks, new_sb)
-        nisa.activation(dst=o_sb, op=activation_function(f), data=_limit(cell, o_sb))
+    if weights.more_sb is not None:  # the output gate sees the new cell state
+        _apply(cell, 0, o_sb, _add_peephole(sums[:, blocks : 2 * blocks], weights.more_sb, blocks, new_sb))
     shown_sb = nl.ndarray(c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=shown_sb, op=activation_function(h), data=new_sb)
+    nisa.activation(dst=shown_sb, op=activation_function(cell.acts[2]), data=new_sb)
     nisa.tensor_tensor(dst=y_part, data1=o_sb, data2=shown_sb, op=nl.multiply)
     return new_sb
 
 
-def _add_peephole(gate_sb: nl.NkiTensor, peephole_sb: nl.NkiTensor, first: int, c_sb: nl.NkiTensor) -> None:
-    """gate_sb = gate_sb + p * c, with p in the columns of peephole_sb from ``first`` on."""
+def _add_peephole(sums: nl.NkiTensor, peephole_sb: nl.NkiTensor, first: int, c_sb: nl.NkiTensor) -> nl.NkiTensor:
+    """sums + p * c, with p in the columns of peephole_sb from ``first`` on."""
+    gate_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
     for b in range(c_sb.shape[1]):
         nisa.scalar_tensor_tensor(
             dst=gate_sb[:, b],
@@ -311,52 +352,112 @@ def _add_peephole(gate_sb: nl.NkiTensor, peephole_sb: nl.NkiTensor, first: int, 
             op0=nl.multiply,
             operand0=peephole_sb[:, first + b : first + b + 1],
             op1=nl.add,
-            operand1=gate_sb[:, b],
+            operand1=sums[:, b],
         )
+    return gate_sb
+
+
+def _step_lstm_by_tanh(weights: RecurrentWeights, h_sb: Any, twice_c_sb: Any, x_part: Any, y_part: Any) -> Any:
+    """Twice the cell state (128, B, rows) float32 after a step; the hidden state goes to y_part.
+
+    With t = tanh(x / 2), sigmoid(x) is (t + 1) / 2. So one function serves all gates, and between two products stand
+    two instructions of the scalar engine and three of the vector engine.
+    """
+    blocks = twice_c_sb.shape[1]
+    sums = _recur(weights, h_sb, 0, x_part)
+    gates_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=gates_sb, op=nl.tanh, data=sums)
+    i_sb, o_sb = gates_sb[:, 0:blocks], gates_sb[:, blocks : 2 * blocks]
+    f_sb, c_gate_sb = gates_sb[:, 2 * blocks : 3 * blocks], gates_sb[:, 3 * blocks : 4 * blocks]
+    made_sb = nl.ndarray(twice_c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    kept_sb = nl.ndarray(twice_c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    new_sb = nl.ndarray(twice_c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    _multiply_sum(made_sb, i_sb, 1.0, c_gate_sb)
+    _multiply_sum(kept_sb, f_sb, 1.0, twice_c_sb)
+    nisa.scalar_tensor_tensor(dst=new_sb, data=kept_sb, op0=nl.multiply, operand0=0.5, op1=nl.add, operand1=made_sb)
+    nisa.tensor_scalar(dst=o_sb, data=o_sb, op0=nl.add, operand0=1.0, op1=nl.multiply, operand1=0.5)
+    shown_sb = nl.ndarray(twice_c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=shown_sb, op=nl.tanh, data=new_sb, scale=0.5)
+    nisa.tensor_tensor(dst=y_part, data1=o_sb, data2=shown_sb, op=nl.multiply)
+    return new_sb
+
+
+def _multiply_sum(dst_sb: nl.NkiTensor, data_sb: nl.NkiTensor, added: Any, factor_sb: nl.NkiTensor) -> None:
+    """dst_sb = (data_sb + added) * factor_sb."""
+    nisa.scalar_tensor_tensor(dst=dst_sb, data=data_sb, op0=nl.add, operand0=added, op1=nl.multiply, operand1=factor_sb)
 
 
 def _step_gru(cell: RecurrentCell, weights: RecurrentWeights, h_sb: Any, x_part: Any, y_part: Any) -> None:
     """y_part = the hidden state (128, B, rows) after a step."""
     blocks = h_sb.shape[1]
-    f, g = cell.acts
     both = 2 * blocks
-    sums_psum = _recur(weights.r_sb, h_sb, 0, 3 * blocks if cell.resets_product else both)
-    gates_sb = _add_inputs(cell, sums_psum[:, 0:both], x_part[:, 0:both])
-    nisa.activation(dst=gates_sb, op=activation_function(f), data=gates_sb)
+    gates_sb = nl.ndarray((nl.tile_size.pmax, both, h_sb.shape[2]), dtype=nl.float32, buffer=nl.sbuf)
     z_sb, r_sb = gates_sb[:, 0:blocks], gates_sb[:, blocks:both]
-    made_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    new_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     if cell.resets_product:
+        sums = _recur(weights, h_sb, 0, x_part, both)
+        _apply(cell, 0, gates_sb, sums[:, 0:both])
         for b in range(blocks):
-            nisa.scalar_tensor_tensor(
-                dst=made_sb[:, b],
-                data=sums_psum[:, both + b],
-                op0=nl.add,
-                operand0=weights.more_sb[:, b : b + 1],
-                op1=nl.multiply,
-                operand1=r_sb[:, b],
-            )
+            _multiply_sum(new_sb[:, b], sums[:, both + b], weights.more_sb[:, b : b + 1], r_sb[:, b])
+        nisa.tensor_tensor(dst=new_sb, data1=new_sb, data2=x_part[:, both : 3 * blocks], op=nl.add)
+        _apply(cell, 1, new_sb, new_sb)
     else:
+        _apply(cell, 0, gates_sb, _recur(weights, h_sb, 0, x_part[:, 0:both]))
         reset_sb = nl.ndarray(h_sb.shape, dtype=h_sb.dtype, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=reset_sb, data1=r_sb, data2=h_sb, op=nl.multiply)
-        made_sb = _recur(weights.r_sb, reset_sb, both, blocks)
-    new_sb = _add_inputs(cell, made_sb, x_part[:, both : 3 * blocks])
-    nisa.activation(dst=new_sb, op=activation_function(g), data=new_sb)
+        _apply(cell, 1, new_sb, _recur(weights, reset_sb, both, x_part[:, both : 3 * blocks]))
     change_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_tensor(dst=change_sb, data1=h_sb, data2=new_sb, op=nl.subtract)
     nisa.tensor_tensor(dst=change_sb, data1=change_sb, data2=z_sb, op=nl.multiply)
     nisa.tensor_tensor(dst=y_part, data1=new_sb, data2=change_sb, op=nl.add)
 
 
+def _step_gru_by_tanh(cell: RecurrentCell, weights: RecurrentWeights, h_sb: Any, x_part: Any, y_part: Any) -> None:
+    """``_step_gru`` with sigmoids by tanh (``_step_lstm_by_tanh``). z * h and 1 - z are ready before the new gate."""
+    blocks = h_sb.shape[1]
+    both = 2 * blocks
+    gates_sb = nl.ndarray((nl.tile_size.pmax, both, h_sb.shape[2]), dtype=nl.float32, buffer=nl.sbuf)
+    z_sb, r_sb = gates_sb[:, 0:blocks], gates_sb[:, blocks:both]
+    new_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    if cell.resets_product:
+        sums = _recur(weights, h_sb, 0, x_part, both)
+        nisa.activation(dst=gates_sb, op=nl.tanh, data=sums[:, 0:both])
+        for b in range(blocks):  # half of R @ h and its bias: r is (t + 1) / 2
+            nisa.tensor_scalar(
+                dst=new_sb[:, b],
+                data=sums[:, both + b],
+                op0=nl.add,
+                operand0=weights.more_sb[:, b : b + 1],
+                op1=nl.multiply,
+                operand1=0.5,
+            )
+        _multiply_sum(new_sb, r_sb, 1.0, new_sb)
+        nisa.tensor_tensor(dst=new_sb, data1=new_sb, data2=x_part[:, both : 3 * blocks], op=nl.add)
+        nisa.activation(dst=new_sb, op=nl.tanh, data=new_sb)
+    else:
+        nisa.activation(dst=gates_sb, op=nl.tanh, data=_recur(weights, h_sb, 0, x_part[:, 0:both]))
+        reset_sb = nl.ndarray(h_sb.shape, dtype=h_sb.dtype, buffer=nl.sbuf)
+        _multiply_sum(reset_sb, r_sb, 1.0, h_sb)  # twice r * h, for which R is halved
+        nisa.activation(dst=new_sb, op=nl.tanh, data=_recur(weights, reset_sb, both, x_part[:, both : 3 * blocks]))
+    kept_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    share_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=share_sb, data=z_sb, op0=nl.multiply, operand0=-0.5, op1=nl.add, operand1=0.5)
+    nisa.tensor_scalar(dst=z_sb, data=z_sb, op0=nl.multiply, operand0=0.5, op1=nl.add, operand1=0.5)
+    nisa.tensor_tensor(dst=kept_sb, data1=z_sb, data2=h_sb, op=nl.multiply)
+    nisa.tensor_tensor(dst=new_sb, data1=new_sb, data2=share_sb, op=nl.multiply)
+    nisa.tensor_tensor(dst=y_part, data1=new_sb, data2=kept_sb, op=nl.add)
+
+
 def _keep_ended(
-    length_sb: nl.NkiTensor, t: int, h_sb: Any, h_new_sb: Any, c_sb: Any, c_new_sb: Any, y_part: Any
+    length_sb: nl.NkiTensor, t: int, before: tuple[Any, Any], h_new_sb: Any, c_new_sb: Any, y_part: Any
 ) -> tuple[Any, Any]:
     """The states after step t, of rows that have ended those before it; there y_part becomes 0."""
     running_sb = nl.ndarray(length_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
     ended_sb = nl.ndarray(length_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=running_sb, data=length_sb, op0=nl.greater, operand0=float(t))
     nisa.tensor_scalar(dst=ended_sb, data=length_sb, op0=nl.less_equal, operand0=float(t))
-    h_kept_sb = _choose(running_sb, h_new_sb, h_sb)
-    c_kept_sb = None if c_sb is None else _choose(running_sb, c_new_sb, c_sb)
+    h_kept_sb = _choose(running_sb, h_new_sb, before[0])
+    c_kept_sb = None if c_new_sb is None else _choose(running_sb, c_new_sb, before[1])
     for b in range(y_part.shape[1]):
         nisa.tensor_copy_predicated(dst=y_part[:, b], src=0.0, predicate=ended_sb)
     return h_kept_sb, c_kept_sb

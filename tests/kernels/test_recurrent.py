@@ -34,6 +34,7 @@ class Layer:
     peepholes: bool = False
     starts: bool = False
     lengths: bool = False
+    halved: bool = False
     dtype: str = "float32"
     target: str = "trn2"
     seed: int = 0
@@ -128,11 +129,17 @@ def run(layer: Layer, a: Arrays) -> Array:
     biases = a.b + a.rb
     if layer.resets_product:
         biases = np.concatenate([biases[:, : 2 * n], a.b[:, 2 * n :]], axis=1)
-    more = [None] * count
+    more: list[Array | None] = [None] * count
     if layer.peepholes:
         more = [recurrent_columns(a.p[d], n) for d in range(count)]
     if layer.resets_product:
         more = [recurrent_columns(a.rb[d, 2 * n :], n) for d in range(count)]
+    w_in, r_in = a.w, a.r
+    if layer.halved:
+        gates = np.ones(w_in.shape[1], np.float32)
+        gates[: (3 if layer.kind == "lstm" else 2) * n] = 0.5
+        recurred = np.full_like(gates, 0.5) if layer.kind == "gru" and not layer.resets_product else gates
+        w_in, r_in, biases = w_in * gates[:, None], r_in * recurred[:, None], biases * gates
     shape = (count, layer.steps + STATES[layer.kind], layer.rows, n)
 
     def body(
@@ -161,6 +168,7 @@ def run(layer: Layer, a: Arrays) -> Array:
             layer.functions,
             layer.clip,
             layer.resets_product,
+            layer.halved,
         )
         return dst
 
@@ -169,8 +177,8 @@ def run(layer: Layer, a: Arrays) -> Array:
         a.h,
         a.c,
         a.ends[None],
-        [recurrent_input_weight(w, n) for w in a.w],
-        [recurrent_weight(r, n) for r in a.r],
+        [recurrent_input_weight(w, n) for w in w_in.astype(a.w.dtype)],
+        [recurrent_weight(r, n) for r in r_in.astype(a.r.dtype)],
         [recurrent_columns(b, n) for b in biases],
         [array for array in more if array is not None],
     )
@@ -197,6 +205,10 @@ KINDS = [
     Layer("lstm", peepholes=True, clip=0.3, backwards=(False, True)),
     Layer("lstm", steps=40, rows=2, hidden=130, features=200),  # padded blocks, several parts of the sequence
     Layer("lstm", steps=3, rows=200, hidden=64),  # groups of rows
+    Layer("lstm", halved=True, starts=True, backwards=(False, True), lengths=True),
+    Layer("lstm", halved=True, hidden=260, rows=5, steps=20),
+    Layer("gru", halved=True, starts=True, lengths=True, backwards=(True,)),
+    Layer("gru", halved=True, resets_product=True, hidden=130, backwards=(False, True)),
     Layer("gru"),
     Layer("gru", resets_product=True, starts=True),
     Layer("gru", backwards=(False, True), lengths=True, starts=True),
@@ -215,23 +227,25 @@ def test_kinds(layer: Layer) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", GATES)
 def test_dtypes(kind: str, dtype: str, target: str) -> None:
-    check_layer(Layer(kind, dtype=dtype, target=target, starts=True, rows=2))
+    check_layer(Layer(kind, dtype=dtype, target=target, starts=True, rows=2, halved=kind != "rnn"))
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_random_layers(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(GATES)))
+    halved = kind != "rnn" and data.draw(st.booleans())
     layer = Layer(
         kind,
+        halved=halved,
         steps=data.draw(st.integers(1, 12)),
         rows=data.draw(st.integers(1, 9)),
         features=data.draw(st.sampled_from([1, 5, 128, 129])),
         hidden=data.draw(st.sampled_from([1, 8, 127, 128, 129])),
         backwards=data.draw(st.sampled_from([(False,), (True,), (False, True)])),
-        clip=data.draw(st.sampled_from([0.0, 0.4])),
+        clip=0.0 if halved else data.draw(st.sampled_from([0.0, 0.4])),
         resets_product=kind == "gru" and data.draw(st.booleans()),
-        peepholes=kind == "lstm" and data.draw(st.booleans()),
+        peepholes=kind == "lstm" and not halved and data.draw(st.booleans()),
         starts=data.draw(st.booleans()),
         lengths=data.draw(st.booleans()),
         seed=data.draw(st.integers(0, 99)),
@@ -252,12 +266,12 @@ def test_too_many_hidden_units() -> None:
 
 
 def test_a_step_takes_few_instructions() -> None:
-    """With a state of one block: 4 products, and 8 instructions of the vector and scalar engine."""
+    """With a state of one block: 5 products, and 7 instructions of the vector and scalar engine."""
 
     def body(x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> Tensor:
         dst = hbm((1, x.shape[0] + 2, x.shape[1], 128), x.dtype)
         acts = ("sigmoid", "tanh", "tanh")
-        recurrent(dst, x, None, None, None, (w,), (r,), (b,), (None,), (False,), "lstm", acts)
+        recurrent(dst, x, None, None, None, (w,), (r,), (b,), (None,), (False,), "lstm", acts, 0.0, False, True)
         return dst
 
     def count(steps: int) -> int:

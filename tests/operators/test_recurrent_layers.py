@@ -42,7 +42,8 @@ def recurrent_model(
     scale = 1 / np.sqrt(hidden)
 
     def draw(*shape: int) -> Array:
-        return (rng.standard_normal(shape) * scale).astype(np.float32)
+        drawn: Array = (rng.standard_normal(shape) * scale).astype(np.float32)
+        return drawn
 
     state = (rows, count, hidden) if is_first else (count, rows, hidden)
     constants = {"w": draw(count, GATES[op] * hidden, features), "r": draw(count, GATES[op] * hidden, hidden)}
@@ -54,27 +55,32 @@ def recurrent_model(
     (feeds if computed_states else constants).update(given)
     places = ["x", "w", "r", "b", "lengths", "h", "c", "p"][: 8 if op == "LSTM" else 6]
     names = [name if name in constants or name in feeds else "" for name in places]
-    while not names[-1]:
-        names.pop()
     sequence = [rows, steps, count, hidden] if is_first else [steps, count, rows, hidden]
     results = {"y": sequence, "yh": list(state)} | ({"yc": list(state)} if op == "LSTM" else {})
     kept = {"all": list(results), "last": ["yh"], "sequence": ["y"]}[outputs]
-    node = helper.make_node(
-        op,
-        names,
-        [name if name in kept else "" for name in results],
-        direction=direction,
-        hidden_size=hidden,
-        **attributes,
-    )
+    made = [name if name in kept else "" for name in results]
+    node = helper.make_node(op, _trimmed(names), made, direction=direction, hidden_size=hidden, **attributes)
+    return _model_of(node, feeds, {name: results[name] for name in kept}, constants), feeds
+
+
+def _trimmed(names: list[str]) -> list[str]:
+    """Without empty names at the end."""
+    while not names[-1]:
+        names.pop()
+    return names
+
+
+def _model_of(
+    node: onnx.NodeProto, feeds: dict[str, Array], results: dict[str, list[int]], constants: dict[str, Array]
+) -> onnx.ModelProto:
     graph = helper.make_graph(
         [node],
         "recurrent",
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in feeds.items()],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, results[name]) for name in kept],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in results.items()],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), feeds
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def check_model(model: onnx.ModelProto, feeds: dict[str, Array], dtype: str = "float32", *, most: float = 2e-6) -> None:
@@ -151,6 +157,30 @@ def test_nodes(op: str, case: str) -> None:
 )
 def test_attributes(op: str, attributes: dict[str, Any]) -> None:
     check_model(*recurrent_model(op, **attributes))
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_weights_that_are_inputs(op: str) -> None:
+    options: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {"peepholes": op == "LSTM"}
+    model, feeds = recurrent_model(op, direction="bidirectional", **options)
+    for tensor in list(model.graph.initializer):
+        model.graph.initializer.remove(tensor)
+        model.graph.input.append(helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.dims))
+        feeds[tensor.name] = numpy_helper.to_array(tensor)
+    check_model(model, feeds)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_any_batch(op: str) -> None:
+    """A batch of any size, whose rows don't depend on each other: the session pads it to a bucket."""
+    model, feeds = recurrent_model(op, rows=5, direction="bidirectional")
+    for info in [*model.graph.input, *model.graph.output]:
+        dims = info.type.tensor_type.shape.dim
+        dims[len(dims) - 2].dim_param = "batch"
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    session = trnrt.InferenceSession(model.SerializeToString(), cache=False)
+    for mine, theirs in zip(session.run(None, feeds), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 0.02), ("float16", 0.003)])

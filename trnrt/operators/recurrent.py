@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,13 +16,17 @@ from trnrt.kernels.linear import MAX_FEATURES
 from trnrt.operators import order, shapes
 from trnrt.operators.record import NEVER, Declaration, NotApplicable
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, is_static, node_name, value_name
-from trnrt.planner.plan import Array
+from trnrt.planner.plan import Array, DeviceTensor, HostNode
 from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors, WeightName
 
 Shape = tuple[int, ...]
 Bytes = bytes | str
+
+WEIGHTS = {1: "W", 2: "R", 3: "B", 7: "P"}
+"""The inputs that are weights, by position."""
 
 # ONNX's default functions of a direction, as the kernel names them.
 FUNCTIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
@@ -50,10 +55,28 @@ _recurrent = partial(
 )
 
 
+@dataclass(frozen=True)
+class Form:
+    """What the layout of a node's weights depends on: H, G, and the attributes that change them.
+
+    ``couples``: an LSTM's forget gate is 1 - input gate. ``halved``: see the kernel.
+    """
+
+    kind: str
+    hidden: int
+    resets_product: bool
+    couples: bool
+    halved: bool
+
+    @property
+    def gates(self) -> int:
+        return recurrent.GATES[self.kind]
+
+
 @dataclass(kw_only=True)
 class RecurrentStep(Step):
-    """A whole layer. ``sources``: sequences (T, N, I), then those of ``given``: hidden state and cell state (D, N, H),
-    lengths (1, N). ``arrays``: prepared weights by name; ``more``: the names of what each direction also has."""
+    """A whole layer. ``sources``: sequences (T, N, I), then those of ``given``: hidden state "h" and cell state "c" (D,
+    N, H), "lengths" (1, N), and weights that the host prepares. ``arrays``, ``biases``: those that are constant."""
 
     kind: str
     functions: tuple[str, ...]
@@ -63,29 +86,29 @@ class RecurrentStep(Step):
     biases: dict[str, Array]
     clip: float = 0.0
     resets_product: bool = False
+    halved: bool = False
 
     def multiplied_sources(self) -> list[Operand]:
         return self.sources[:1]
 
     def call(self, tensors: Tensors) -> Call:
         places = {name: SourceName(number) for number, name in enumerate(self.given, 1)}
+        known = {name: WeightName(name) for name in (*self.arrays, *self.biases)} | places
         count = range(len(self.backwards))
-        names = {key: tuple(WeightName(f"{key}{d}") for d in count) for key in ("w", "r", "b")}
-        more = tuple(WeightName(f"m{d}") if f"m{d}" in self.biases else None for d in count)
         options: dict[str, float | bool] = {"clip": self.clip} if self.clip else {}
+        options |= {name: True for name in ("resets_product", "halved") if getattr(self, name)}
         return Call(
             module="recurrent",
             kernel="recurrent",
             args=(
                 SourceName(0),
                 *(places.get(name) for name in ("h", "c", "lengths")),
-                *names.values(),
-                more,
+                *(tuple(known.get(f"{key}{d}") for d in count) for key in "wrbm"),
                 self.backwards,
                 self.kind,
                 self.functions,
             ),
-            options=options | ({"resets_product": True} if self.resets_product else {}),
+            options=options,
             weights=self.arrays,
             biases=self.biases,
         )
@@ -95,9 +118,9 @@ class RecurrentStep(Step):
         return recurrent.recurrent_tile_bytes(self.kind, hidden, features, len(self.backwards))
 
 
-@_recurrent({"LSTM": (7, 14, 22), "GRU": (7, 14, 22), "RNN": (7, 14, 22)})
+@_recurrent({"LSTM": (6, 7, 14, 22), "GRU": (6, 7, 14, 22), "RNN": (6, 7, 14, 22)})
 def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
-    """All steps of the sequences, in one or both directions; W, R, B and P must be constants."""
+    """All steps of the sequences, in one or both directions; W, R, B and P are constants, or inputs of the model."""
     kind, hidden = node.op_type.lower(), _hidden_size(lowering, node)
     backwards = {"forward": (False,), "reverse": (True,)}.get(_text(node, "direction", "forward"), (False, True))
     is_first = bool(attribute(node, "layout", 0))
@@ -111,22 +134,26 @@ def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
     if features > MAX_FEATURES:
         raise Blocked(f"{features:,} features in a step; up to {MAX_FEATURES:,} are supported")
     _check_room(lowering, kind, hidden)
-    given = _given_states(lowering, node, kind, is_first, steps)
-    arrays, biases = _prepare(lowering, node, hidden, len(backwards))
+    functions, clip = _functions(node, len(backwards)), float(attribute(node, "clip", 0.0))
+    halved = functions == FUNCTIONS[node.op_type] and kind != "rnn" and not clip and input_at(node, 7) is None
+    form = Form(kind, hidden, _resets_product(node), bool(attribute(node, "input_forget", 0)), halved)
+    given = {name: lowering.operand_of(view) for name, view in _given(lowering, node, kind, is_first, steps).items()}
+    arrays, biases = _prepare(lowering, node, form, len(backwards), given)
     made = next(value for value in node.outputs if value.name and is_static(value))
     step = RecurrentStep(
         name=node_name(node),
-        sources=[lowering.operand_of(view) for view in (sequences, *given.values())],
+        sources=[lowering.operand_of(sequences), *given.values()],
         output=lowering.spare_name(f"{value_name(made)}.states"),
         shape=(len(backwards), steps + recurrent.STATES[kind], rows, hidden),
         kind=kind,
-        functions=_functions(node, len(backwards)),
+        functions=functions,
         backwards=backwards,
         given=tuple(given),
         arrays=arrays,
         biases=biases,
-        clip=float(attribute(node, "clip", 0.0)),
-        resets_product=_resets_product(node),
+        clip=clip,
+        resets_product=form.resets_product,
+        halved=halved,
     )
     lowering.add(step, [node], f"{steps:,} steps of a recurrent layer; its state stays on chip")
     _set_outputs(lowering, node, View.whole(step.output, step.shape), steps, is_first)
@@ -171,7 +198,7 @@ def _functions(node: ir.Node, directions: int) -> tuple[str, ...]:
     return names[:each]
 
 
-def _given_states(lowering: Lowering, node: ir.Node, kind: str, is_first: bool, steps: int) -> dict[str, View]:
+def _given(lowering: Lowering, node: ir.Node, kind: str, is_first: bool, steps: int) -> dict[str, View]:
     """The optional inputs that change something: "h", "c", each (D, N, H), and "lengths" (1, N)."""
     found: dict[str, View] = {}
     for name, position in (("h", 5), ("c", 6 if kind == "lstm" else 99)):
@@ -195,48 +222,99 @@ def _given_states(lowering: Lowering, node: ir.Node, kind: str, is_first: bool, 
 
 
 def _prepare(
-    lowering: Lowering, node: ir.Node, hidden: int, directions: int
+    lowering: Lowering, node: ir.Node, form: Form, directions: int, given: dict[str, Operand]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """The weights and the biases of all directions, by the names that the step's call gives them."""
-    gates = recurrent.GATES[node.op_type.lower()]
-    w, r = (_constant(lowering, node, position) for position in (1, 2))
-    both = _constant(lowering, node, 3, np.zeros((directions, 2 * gates * hidden), np.float32))
-    peepholes = input_at(node, 7) if node.op_type == "LSTM" else None
-    p = None if peepholes is None else _constant(lowering, node, 7)
-    arrays, biases = {}, {}
-    for d in range(directions):
-        bias, own = both[d][: gates * hidden], both[d][gates * hidden :].copy()
-        if _resets_product(node):
-            biases[f"m{d}"] = weights.recurrent_columns(own[2 * hidden :], hidden)
-            own[2 * hidden :] = 0
-        w_d, r_d, b_d, p_d = w[d], r[d], bias + own, None if p is None else p[d]
-        if node.op_type == "LSTM" and attribute(node, "input_forget", 0):
-            w_d, r_d, b_d = (_couple(array, hidden, 2 * hidden) for array in (w_d, r_d, b_d))
-            p_d = None if p_d is None else _couple(p_d, hidden, 2 * hidden)
-        arrays[f"w{d}"] = weights.recurrent_input_weight(w_d, hidden)
-        arrays[f"r{d}"] = weights.recurrent_weight(r_d, hidden)
-        biases[f"b{d}"] = weights.recurrent_columns(b_d, hidden)
-        if p_d is not None and p_d.any():
-            biases[f"m{d}"] = weights.recurrent_columns(p_d, hidden)
+    """The constant weights and biases of all directions, by the names that the step's call gives them. Those that are
+    inputs of the model are prepared by the host: they are added to ``given``."""
+    arrays: dict[str, Array] = {}
+    biases: dict[str, Array] = {}
+    for key, position in _needed(node, form).items():
+        value, held = input_at(node, position), arrays if key in "wr" else biases
+        constant = lowering.constant(value)
+        for d in range(directions):
+            compute: Callable[..., Array] = partial(lay_out_recurrent, key=key, direction=d, **vars(form))
+            if value is None:
+                if key == "b" or form.resets_product:
+                    held[f"{key}{d}"] = compute(np.zeros((directions, 2 * form.gates * form.hidden), np.float32))
+            elif constant is not None:
+                held[f"{key}{d}"] = compute(constant.astype(np.float32))
+            else:
+                given[f"{key}{d}"] = _prepare_input(lowering, node, position, compute, short=held is arrays)
     return arrays, biases
 
 
-def _couple(array: Array, hidden: int, forget: int) -> Array:
+def _needed(node: ir.Node, form: Form) -> dict[str, int]:
+    """The inputs that the kernel's weights come from, by the first letter of their names there."""
+    needed = {"w": 1, "r": 2, "b": 3}
+    if form.resets_product:
+        return needed | {"m": 3}
+    return needed | ({"m": 7} if form.kind == "lstm" and input_at(node, 7) is not None else {})
+
+
+def _prepare_input(
+    lowering: Lowering, node: ir.Node, position: int, compute: Callable[..., Array], *, short: bool
+) -> Operand:
+    """Have the host lay out weights that are an input of the model; blocks those that are computed."""
+    value = node.inputs[position]
+    shape = lowering.shape(value)
+    assert value is not None
+    if not lowering.is_input(value) or not lowering.view_of(value).is_whole:
+        raise Blocked(f"{WEIGHTS[position]} is computed", "its weights must be constants, or inputs of the model")
+    name = lowering.spare_name(f"{value_name(value)}.prepared")
+    laid = compute(np.zeros(shape, np.float32)).shape
+    tensor = DeviceTensor(name, laid, lowering.dtype if short else "float32")
+    lowering.prepare(tensor, HostNode(node_name(node), node.op_type, (lowering.root(value),), name, compute))
+    return Operand(name, laid)
+
+
+@host_function
+def lay_out_recurrent(
+    array: Array,
+    key: str,
+    direction: int,
+    kind: str,
+    hidden: int,
+    resets_product: bool,
+    couples: bool,
+    halved: bool,
+) -> Array:
+    """W (``key`` "w"), R ("r"), the sum of both biases ("b"), or what a direction also has ("m"), as the kernel takes
+    it, from W, R, B or P of all directions."""
+    own = array[direction].astype(np.float32)
+    gates = recurrent.GATES[kind]
+    if key == "m":
+        own = own[-hidden:] if resets_product else own
+        return weights.recurrent_columns(_couple(own, hidden) if couples else own, hidden)
+    if key == "b":
+        input_bias, bias = own[: gates * hidden], own[gates * hidden :].copy()
+        if resets_product:
+            bias[2 * hidden :] = 0
+        own = input_bias + bias
+    own = _couple(own, hidden) if couples else own
+    if halved:
+        own = own * _halves(key, kind, hidden, resets_product).reshape(-1, *[1] * (own.ndim - 1))
+    lay_out = {
+        "w": weights.recurrent_input_weight,
+        "r": weights.recurrent_weight,
+        "b": weights.recurrent_columns,
+    }[key]
+    return lay_out(own, hidden)
+
+
+def _halves(key: str, kind: str, hidden: int, resets_product: bool) -> Array:
+    """0.5 for the rows of gates whose function is the sigmoid, which the kernel computes by tanh, else 1."""
+    factors = np.ones(recurrent.GATES[kind] * hidden, np.float32)
+    factors[: (3 if kind == "lstm" else 2) * hidden] = 0.5
+    if key == "r" and kind == "gru" and not resets_product:
+        factors[:] = 0.5
+    return factors
+
+
+def _couple(array: Array, hidden: int) -> Array:
     """The rows of an LSTM's forget gate as 1 - input gate: sigmoid(-x) = 1 - sigmoid(x)."""
     coupled = array.copy()
-    coupled[forget : forget + hidden] = -array[:hidden]
+    coupled[2 * hidden : 3 * hidden] = -array[:hidden]
     return coupled
-
-
-def _constant(lowering: Lowering, node: ir.Node, position: int, default: Array | None = None) -> Array:
-    """A constant input as float32; blocks a computed one."""
-    value = input_at(node, position)
-    if value is None and default is not None:
-        return default
-    constant = lowering.constant(value)
-    if constant is None:
-        raise Blocked(f"{'XWRB'[position] if position < 4 else 'P'} is computed", "its weights must be constants")
-    return constant.astype(np.float32)
 
 
 def _set_outputs(lowering: Lowering, node: ir.Node, states: View, steps: int, is_first: bool) -> None:
