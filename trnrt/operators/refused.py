@@ -93,7 +93,6 @@ for _operators, _reason, _hint in (
         "random numbers: no two runs would agree",
         "export the model for inference, or give the noise as an input",
     ),
-    ("GRU LSTM RNN", "recurrent layers are not supported: only feed-forward and convolutional nets are", FALLBACK),
     (
         "BlackmanWindow DFT HammingWindow HannWindow ImageDecoder MelWeightMatrix STFT",
         "signal processing operators are not supported",

@@ -165,3 +165,30 @@ def conv_transpose_weight(weight: Array, groups: int = 1, together: int = 1) -> 
 def scaled_columns(bias: Array, scale: Array) -> Array:
     """(O,) and (O,) -> (P, 3*B) float32 for convolutions of 8-bit floats: biases, scales, and their reciprocals."""
     return np.concatenate([columns(bias), columns(scale), columns(np.float32(1) / scale.astype(np.float32))], axis=1)
+
+
+def recurrent_weight(weight: Array, hidden: int) -> Array:
+    """R (G*H, H) -> (128, B*G*B*128) for the recurrent kernel: each gate padded to B whole blocks of hidden units."""
+    padded = _pad_gates(weight, hidden)
+    padded = np.pad(padded, ((0, 0), (0, -hidden % PARTITIONS)))
+    blocks = padded.shape[1] // PARTITIONS
+    return np.ascontiguousarray(
+        padded.T.reshape(blocks, PARTITIONS, -1).swapaxes(0, 1).reshape(PARTITIONS, blocks * padded.shape[0])
+    )
+
+
+def recurrent_input_weight(weight: Array, hidden: int) -> Array:
+    """W (G*H, I) -> (P, B*G*BH*128) for the recurrent kernel, as ``linear_weight``."""
+    return linear_weight(np.ascontiguousarray(_pad_gates(weight, hidden).T))
+
+
+def recurrent_columns(bias: Array, hidden: int) -> Array:
+    """(G*H,) -> (128, G*BH) float32: a gate's number of each hidden unit on its partition, 0 where H is padded."""
+    return columns(_pad_gates(bias, hidden))
+
+
+def _pad_gates(array: Array, hidden: int) -> Array:
+    """(G*H, ...) -> (G*BH*128, ...): zeros behind each gate's H rows."""
+    gates = array.reshape(-1, hidden, *array.shape[1:])
+    padded = np.pad(gates, ((0, 0), (0, -hidden % PARTITIONS), *[(0, 0)] * (gates.ndim - 2)))
+    return padded.reshape(-1, *array.shape[1:])
