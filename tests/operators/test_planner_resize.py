@@ -14,7 +14,7 @@ from planning import Array, compare, drawn, modelled, steps
 
 import trnrt
 from trnrt.planner import Plan
-from trnrt.planner.lowering.interpolation import Axis, linear_matrix, nearest_indices
+from trnrt.planner.lowering.interpolation import Axis, interpolation_matrix, nearest_indices
 
 Shape = tuple[int, ...]
 IMAGE = (2, 3, 5, 6)
@@ -65,6 +65,35 @@ TARGETS: list[tuple[list[float] | None, list[int] | None]] = [
 def test_linear(scales: list[float] | None, sizes: list[int] | None, mode: str) -> None:
     plan = checked(IMAGE, scales, sizes, mode="linear", coordinate_transformation_mode=mode)
     assert "resize" in {step.kernel for step in plan.steps}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("scales", "sizes"), TARGETS, ids=str)
+def test_cubic(scales: list[float] | None, sizes: list[int] | None, mode: str) -> None:
+    plan = checked(IMAGE, scales, sizes, mode="cubic", coordinate_transformation_mode=mode)
+    assert "resize" in {step.kernel for step in plan.steps}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cubic_coeff_a": -0.5},
+        {"exclude_outside": 1},
+        {"cubic_coeff_a": -0.5, "exclude_outside": 1},
+        {"antialias": 1},
+        {"antialias": 1, "exclude_outside": 1, "cubic_coeff_a": -0.5},
+        {"coordinate_transformation_mode": "tf_crop_and_resize", "roi": [0, 0, 0.2, 0.1, 1, 1, 0.8, 1.2]},
+        {
+            "coordinate_transformation_mode": "tf_crop_and_resize",
+            "roi": [0, 0, -0.3, 0.4, 1, 1, 0.8, 1.2],
+            "extrapolation_value": 3.5,
+        },
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("scales", "sizes"), TARGETS, ids=str)
+def test_cubic_options(scales: list[float] | None, sizes: list[int] | None, options: dict[str, Any]) -> None:
+    checked((1, 2, 9, 8), scales, sizes and [1, 2, *sizes[2:]], mode="cubic", **options)
 
 
 @pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
@@ -202,7 +231,7 @@ def test_a_transposed_image() -> None:
 )
 def test_weights_sum_to_one(size: int, result: int, mode: str, antialias: bool, exclude: bool) -> None:
     """A constant image stays what it is, whatever its size."""
-    matrix = linear_matrix(Axis(size, result, result / size, mode), antialias, exclude)
+    matrix = interpolation_matrix(Axis(size, result, result / size, mode), antialias, exclude)
     assert matrix.shape == (result, size)
     np.testing.assert_allclose(matrix.sum(axis=1), 1, rtol=1e-6)
     assert (matrix >= 0).all()
@@ -213,7 +242,7 @@ def test_weights_sum_to_one(size: int, result: int, mode: str, antialias: bool, 
 def test_linear_weights_are_a_line(size: int, result: int, mode: str) -> None:
     """A ramp stays one between its first and last element."""
     axis = Axis(size, result, result / size, mode)
-    got = linear_matrix(axis) @ np.arange(size)
+    got = interpolation_matrix(axis) @ np.arange(size)
     place = np.arange(result)
     expected = {
         "asymmetric": place / axis.scale,

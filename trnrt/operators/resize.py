@@ -1,4 +1,4 @@
-"""Resize and Upsample: nearest pixels are moved; linear ones are sums along one axis after the other."""
+"""Resize and Upsample: nearest pixels are moved; linear and cubic ones are sums along one axis after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from trnrt.operators.matmul import product_step
 from trnrt.operators.movement import add_takes, constant_numbers
 from trnrt.operators.programs import Program, add_compute
 from trnrt.operators.record import NEVER, Declaration
-from trnrt.planner.lowering.interpolation import MODES, ROUNDINGS, Axis, linear_matrix, nearest_indices, outside_mask
+from trnrt.planner.lowering.interpolation import (
+    MODES,
+    ROUNDINGS,
+    Axis,
+    interpolation_matrix,
+    nearest_indices,
+    outside_mask,
+)
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array, Layout
@@ -87,8 +94,8 @@ _resizing = partial(Declaration, batch=batch.resize, order=order.keep_order, bou
 def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     """Another number of elements along some axes; the scales or sizes are constants."""
     mode = attribute(node, "mode", "nearest")
-    if mode not in ("nearest", "linear"):
-        raise Blocked(f"mode={mode}", "export the model with nearest or linear (bilinear) interpolation")
+    if mode not in ("nearest", "linear", "cubic"):
+        raise Blocked(f"mode={mode}", "export the model with nearest, linear or cubic interpolation")
     axes = _axes(lowering, node)
     if all(axis.size == axis.result for axis in axes):
         # Then onnxruntime copies, whatever the scales and the roi are.
@@ -98,7 +105,7 @@ def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     elif mode == "nearest":
         _add_nearest(lowering, node, axes)
     else:
-        _add_linear(lowering, node, axes)
+        _add_sums(lowering, node, axes)
 
 
 def _axes(lowering: Lowering, node: ir.Node) -> list[Axis]:
@@ -191,13 +198,14 @@ def _take_nearest(lowering: Lowering, node: ir.Node, indices: dict[int, Array]) 
     add_takes(lowering, node, view, picks, "the nearest elements are taken by DMA", value)
 
 
-# -- linear ---------------------------------------------------------------------------------------------
+# -- linear and cubic -----------------------------------------------------------------------------------
 
 
-def _add_linear(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
+def _add_sums(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
     """Resize rows and columns of images by one kernel, other axes by a product with a constant matrix each."""
     options = bool(attribute(node, "antialias", 0)), bool(attribute(node, "exclude_outside", 0))
-    found = {d: linear_matrix(axis, *options) for d, axis in enumerate(axes) if axis.moves}
+    cubic = float(attribute(node, "cubic_coeff_a", -0.75)) if attribute(node, "mode", "nearest") == "cubic" else None
+    found = {d: interpolation_matrix(axis, *options, cubic) for d, axis in enumerate(axes) if axis.moves}
     matrices = {d: matrix for d, matrix in found.items() if not np.array_equal(matrix, np.eye(axes[d].size))}
     made, shape = value_name(node.outputs[0]), lowering.shape(node.outputs[0])
     masks = [outside_mask(axis) for axis in axes]

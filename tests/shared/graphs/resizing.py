@@ -24,9 +24,11 @@ def draw_resize(draft: Draft) -> None:
     elif len(shape) <= 2:
         moved[0] = moved[0] and not draft.opened
     scales = [draft.choice(SCALES) if moves else 1.0 for moves in moved]
-    mode = draft.choice(["nearest", "nearest", "linear"]) if draft.opset < 11 or draft.chance(0.97) else "cubic"
+    mode = draft.choice(["nearest", "nearest", "linear"]) if draft.opset < 11 or draft.chance(0.8) else "cubic"
     if mode != "nearest" and len(shape) > 2 and not all(moved[-2:]):
-        raise Dropped("linear is of the last two axes")
+        raise Dropped("linear and cubic are of the last two axes")
+    if mode == "cubic" and len(shape) not in (2, 4):
+        raise Dropped("onnxruntime's cubic is of images")
     if draft.opset < 10:
         upsample(draft, source, [max(1.0, scale) for scale in scales], mode)
     elif draft.opset < 11:

@@ -111,20 +111,25 @@ def nearest_indices(axis: Axis, rounding: str) -> Array:
     return np.where(outside_mask(axis), -1, indices)
 
 
-def linear_matrix(axis: Axis, antialias: bool = False, exclude_outside: bool = False) -> Array:
+def interpolation_matrix(
+    axis: Axis, antialias: bool = False, exclude_outside: bool = False, cubic: float | None = None
+) -> Array:
     """(result, size): the weights of the source in each result; a row of zeros means the extrapolation_value.
 
     ``antialias``: a result of a shrinking axis sums over all the source elements that it replaces. ``exclude_outside``:
-    elements beyond the edges get no weight; otherwise they count as the edge's element.
+    elements beyond the edges get no weight; otherwise they count as the edge's element. ``cubic``: the attribute
+    cubic_coeff_a, for cubic weights; linear ones without it.
     """
     if antialias and axis.size == axis.result:
         # onnxruntime copies along such an axis, whatever its scale.
         return np.where(outside_mask(axis)[:, None], 0, np.eye(axis.size)).astype(np.float32)
     places = coordinates(axis).astype(np.float64)
-    reach = max(1.0, 1 / axis.scale) if antialias else 1.0
+    stretch = max(1.0, 1 / axis.scale) if antialias else 1.0
+    reach = stretch * (1 if cubic is None else 2)
     first = np.floor(places - reach).astype(np.int64)
     taps = first[:, None] + np.arange(int(np.ceil(2 * reach)) + 2)
-    weights = np.clip(1 - np.abs(taps - places[:, None]) / reach, 0, None)
+    distances = np.abs(taps - places[:, None]) / stretch
+    weights = np.clip(1 - distances, 0, None) if cubic is None else _cubic_weights(distances, cubic)
     if exclude_outside:
         weights = np.where((taps < 0) | (taps >= axis.size), 0, weights)
     total = weights.sum(axis=1, keepdims=True)
@@ -133,3 +138,10 @@ def linear_matrix(axis: Axis, antialias: bool = False, exclude_outside: bool = F
     rows = np.broadcast_to(np.arange(axis.result)[:, None], taps.shape)
     np.add.at(matrix, (rows, np.clip(taps, 0, axis.size - 1)), weights)
     return matrix.astype(np.float32)
+
+
+def _cubic_weights(distances: Array, a: float) -> Array:
+    """The weights of elements at these distances (0 or more): Keys' cubic convolution with the parameter ``a``."""
+    near = ((a + 2) * distances - (a + 3)) * distances**2 + 1
+    far = a * (((distances - 5) * distances + 8) * distances - 4)
+    return np.where(distances <= 1, near, np.where(distances < 2, far, 0.0))
