@@ -63,6 +63,7 @@ from trnrt.kernels.conv.row_groups import (
 from trnrt.kernels.conv.stretches import stretches
 from trnrt.kernels.conv.strip_plans import strips_of
 from trnrt.kernels.conv.strips import convolve_strips
+from trnrt.kernels.conv.whole_images import convolve_whole_images, has_whole_images
 from trnrt.kernels.conv.whole_numbers import bias_columns, columns_each
 from trnrt.kernels.rates import is_recent
 from trnrt.kernels.warm_up import warm_up
@@ -250,6 +251,9 @@ def convolve(
                 load_weights(w_sb, w, natural, o0, shape, pack)
         if not is_packed(pack):
             lead = leading_tap(src, shape) if w_sb.buffer == nl.sbuf else (-1, -1)
+        if turn and has_whole_images(src, layer):
+            convolve_whole_images(dst, src, w, w_sb, bias, (o0, o_end), Method(layer, True, pack, lead))
+            continue
         _convolve_bands(dst, src, w, w_sb, bias, (o0, o_end), Method(layer, turn, pack, lead), added)
 
 
@@ -317,7 +321,8 @@ def _convolve_bands(
             if how.turn and number == 0:
                 if len(rows) * nl.tile_size.pmax <= b0 - outputs[0]:
                     rows.append(load_weight_rows(w, b0, shape.channels))
-                turn_weights(w_block, rows[(b0 - outputs[0]) // nl.tile_size.pmax])
+                tiles = rows[(b0 - outputs[0]) // nl.tile_size.pmax]
+                turn_weights(w_block, tiles, len(tiles) * w_block.shape[2])
             if number == 0 and b0 == outputs[0]:
                 bias_sb = load_bias(bias, natural)
             weights = Weights(w_block, (b0, b1), how, seen)
