@@ -111,7 +111,7 @@ def test_large_images_are_as_fast_as_asked(
     assert peak / found.benchmark_us >= share
 
 
-@pytest.mark.parametrize(("dtype", "most"), [("float16", 32.0), ("float32", 54.0)])
+@pytest.mark.parametrize(("dtype", "most"), [("float16", 32.0), ("float32", 49.5)])
 def test_small_images_are_as_fast_as_asked(dtype: str, most: float) -> None:
     specs = (Spec((1, 256, 32, 16), dtype), Spec((256, 256, 3, 3), dtype), Spec((256,), dtype))
     assert profile(conv2d_bias_pool, *specs, 1, target="trn2").profiler_us <= most
@@ -119,7 +119,7 @@ def test_small_images_are_as_fast_as_asked(dtype: str, most: float) -> None:
 
 # On trn1: dtype, (N, C, H, W), (O, C, T, T), the most microseconds, and the fewest products: full banks.
 SMALL = [
-    ("float16", (16, 128, 32, 32), (128, 128, 5, 5), 154.0, 25 * 25),
+    ("float16", (16, 128, 32, 32), (128, 128, 5, 5), 152.9, 25 * 25),
     ("float32", (4, 128, 32, 32), (256, 128, 3, 3), 131.5, 2 * 9 * 8),
     ("float32", (4, 256, 32, 32), (256, 256, 5, 5), 555.0, 2 * 2 * 25 * 7),
 ]
@@ -134,5 +134,5 @@ def test_small_images_fill_the_banks_of_trn1(
     program = trace(conv2d_bias_pool, *specs, target="trn1")
     made = Counter((one.operation.name, one.engine.name) for one in program.instructions)
     assert made["nc_matmul", "tensor"] == products
-    assert made["nc_transpose", "tensor"] <= (1 if dtype == "float32" else 17)
+    assert made["nc_transpose", "tensor"] <= (1 if dtype == "float32" else 8)
     assert predict(program).benchmark.us <= most
