@@ -55,14 +55,8 @@ def pieces_of_argmax(dst: nl.NkiTensor, src: nl.NkiTensor) -> list[Beside]:
 
 
 def turn_by_vector(dst: nl.NkiTensor, src: nl.NkiTensor) -> None:
-    """dst = src.T by the vector engine, bit for bit, in squares of 32 x 32.
-
-    dst: HBM (C, R)
-    src: HBM (R, C), the dtype of dst
-    limits: R <= 128
-
-    numpy: src.T
-    """
+    """dst, HBM (C, R), = src.T of src, HBM (R, C), of one dtype: by the vector engine, bit for bit, in squares of 32 x
+    32. R is at most 128."""
     rows, columns = src.shape
     pmax = nl.tile_size.pmax
     for first in range(0, columns, TURNED * pmax):
