@@ -170,14 +170,11 @@ def move_tiles(
 
 
 def move_tile(tile_sb: nl.NkiTensor, view: nl.NkiTensor, soon: bool = False, stores: bool = False) -> None:
-    """A transfer between SBUF and HBM. ``soon``: data flows 0.8 us after the trigger, instead of 1.3 with hardware
-    descriptors.
-
-    Software descriptors occupy the gpsimd engine: use them only for the first loads and the last store of a kernel.
-    """
+    """A transfer between SBUF and HBM. ``soon``: for the first loads and the last store of a kernel, whose descriptors
+    are made before it starts: data flows 0.9 us after the trigger, instead of 1.3 with hardware descriptors."""
     mode = nisa.dge_mode.unknown
     if soon and nisa.get_nc_version() >= nisa.nc_version.gen3:
-        mode = nisa.dge_mode.swdge
+        mode = nisa.dge_mode.none
     if stores:
         nisa.dma_copy(dst=view, src=tile_sb, dge_mode=mode)
     else:

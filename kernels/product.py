@@ -9,6 +9,7 @@ size of a full block even if it is not filled, so that all of a kind reuse the s
 from dataclasses import dataclass
 from typing import Any
 
+from trnrt.kernels.beside import do_beside
 from trnrt.kernels.common import activation_function, ceil_div, item_bytes
 from trnrt.kernels.operands import (
     BANK,
@@ -74,6 +75,7 @@ def product(
     row_bias: Any = None,
     column_bias: Any = None,
     act: str = "none",
+    beside: Any = None,
 ) -> None:
     """dst = act(a.T @ b + bias); a is the stationary operand, b the moving one.
 
@@ -83,6 +85,7 @@ def product(
     row_bias: HBM (1, N) float32, added to each row, or None
     column_bias: HBM (1, M) float32, added to each column, or None
     act: one of ACTIVATIONS in common.py
+    beside: None, or a list of Beside: done between the product's blocks
 
     numpy: act(a.T @ b + row_bias + column_bias.T)
     """
@@ -96,10 +99,14 @@ def product(
     edges = _edges(depth, tall, wide, item_bytes(a.dtype))
     part = edges[1]
     is_cut = len(edges) > 2
+    is_kept = not is_cut or _keeps_b(edges, tall, wide, item_bytes(a.dtype))
+    done, others = 0, [] if beside is None else beside
+    blocks = ceil_div(columns, COLUMNS) * ceil_div(rows, ROWS) * (len(edges) - 1)
+    each = ceil_div(len(others), blocks)
     for n0 in range(0, columns, COLUMNS):
         n_size = min(COLUMNS, columns - n0)
         row_bias_sb = _load_row_bias(row_bias, n0, n_size)
-        b_sb: Any = None
+        b_parts: list[nl.NkiTensor] = []
         for m0 in range(0, rows, ROWS):
             m_size = min(ROWS, rows - m0)
             column_bias_sb = _load_column_bias(column_bias, m0, m_size)
@@ -111,16 +118,21 @@ def product(
                 ends = n0 + n_size == columns and m0 + m_size == rows and is_last
                 a_sb = new_tile(part, tall, a.dtype)
                 a_part = first.part(k0, k_size, m0, m_size)
-                if is_cut or m0 == 0:
+                if m0 == 0 or not is_kept:
                     b_sb = new_tile(part, wide, a.dtype)
+                    b_parts.append(b_sb)
                     fill(a_sb, a_part, b_sb, second.part(k0, k_size, n0, n_size), starts)
                 else:
+                    b_sb = b_parts[i]
                     fill_operand(a_sb, a_part)
                 if starts:
                     _wake_tensor_engine()
                 out = _part_of_dst(dst, dst_turned, m0, m_size, n0, n_size)
                 result = Result(out, dst_turned, row_bias_sb, column_bias_sb, act, sums_sb, k0 == 0, is_last, ends)
                 _multiply_block(result, a_sb, b_sb, (k_size, m_size, n_size), starts)
+                for work in others[done : done + each]:
+                    do_beside(work)
+                done += each
 
 
 def _edges(depth: int, rows: int, columns: int, item: int) -> list[int]:
@@ -139,6 +151,15 @@ def _edges(depth: int, rows: int, columns: int, item: int) -> list[int]:
         edges.append(ceil_div(i * tiles, parts) * nl.tile_size.pmax)
     edges.append(depth)
     return edges
+
+
+def _keeps_b(edges: list[int], rows: int, columns: int, item: int) -> bool:
+    """True if b's columns stay in SBUF for all rows although the contraction is cut: all its parts fit beside two of
+    a's."""
+    part, parts = ceil_div(edges[1], nl.tile_size.pmax), len(edges) - 1
+    sum_bytes = ceil_div(rows, nl.tile_size.pmax) * columns * 4
+    most = nl.tile_size.sbuf_fmax_bytes - OTHER_BYTES
+    return part * item * (parts * columns + 2 * rows) + sum_bytes <= most
 
 
 def _new_sums(rows: int, columns: int) -> nl.NkiTensor:

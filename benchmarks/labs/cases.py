@@ -38,7 +38,8 @@ class Tolerance:
 class Case:
     """One line of the table.
 
-    ``flops`` counts the useful ones of matrix products, ``hbm_bytes`` the least traffic; ``run``: see ``floor_of``.
+    ``flops`` counts the useful ones of matrix products, ``hbm_bytes`` the least traffic; ``run``, ``taps``: see
+    ``floor_of``.
     ``clock`` is that of the prediction and of its bars. ``measured`` are times of kernels that do the same work on the
     same arguments, each by its own clock; ``limit_us`` is a course's limit for full credit.
 
@@ -58,6 +59,7 @@ class Case:
     flops: float = 0.0
     hbm_bytes: int = 0
     run: int = 0
+    taps: int = 0
     measured: tuple[Figure, ...] = ()
     limit_us: float | None = None
     target_us: float | None = None
@@ -186,7 +188,7 @@ def tensor_us(case: Case, timing: Timing) -> float:
 
 def case_floor(case: Case, clock: DeviceClock, gbps: float | None = None) -> Floor:
     """The floor of a case by a clock; ``gbps``: at another rate of the DMA engines than the documented one."""
-    return floor_of(case.target, case.dtype, clock, case.flops, case.hbm_bytes, case.run, gbps)
+    return floor_of(case.target, case.dtype, clock, case.flops, case.hbm_bytes, case.run, gbps, case.taps)
 
 
 def row(case: Case) -> Row:

@@ -28,10 +28,10 @@ class Floor:
     ``memory``. A part of the other path is 0.
 
     ``fixed_us``: the program's start and end as ``clock`` sees them. ``first_load_us``: until the first tile and its
-    weights are there, or until data flows. ``columns_us``: the products' columns at full clock; ``gaps_us``: between
-    passes of the most columns; ``ramp_us``: what the clock's first window costs beyond the first load, if the engine is
-    kept busy from the start. ``data_us``: the least traffic at documented bandwidth. ``last_store_us``: from the last
-    column or byte until the result is stored.
+    weights are there, or until data flows; natural weights add ``turned_weights_us``. ``columns_us``: the products'
+    columns at full clock; ``gaps_us``: between passes of the most columns; ``ramp_us``: what the clock's first window
+    costs beyond the first load, if the engine is kept busy from the start. ``data_us``: the least traffic at documented
+    bandwidth. ``last_store_us``: from the last column or byte until the result is stored.
     """
 
     clock: Clock
@@ -90,11 +90,12 @@ def floor_of(
     hbm_bytes: float,
     run: int = 0,
     gbps: float | None = None,
+    taps: int = 0,
 ) -> Floor:
     """The floor by a clock of ``flops`` FLOP of products in ``dtype`` (0 for none) and the bytes in and out of HBM.
 
     ``run``: the columns that each stationary tile has, if passes can't go on with the next one's; ``gbps``: the rate of
-    the DMA engines together, by default the documented one.
+    the DMA engines together, by default the documented one; ``taps``: of a kernel whose weights are natural, (O, C, T).
     """
     found = get_target(target)
     timing = found.timing
@@ -114,10 +115,11 @@ def floor_of(
     if not flops:
         return memory
     stream = stream_of(found, dtype, flops, edges.loaded, run)
+    turned_us = turned_weights_us(target, dtype, taps, gbps or rates(target).gbps) if taps else 0.0
     tensor = replace(
         memory,
         by="tensor",
-        first_load_us=(edges.loaded + stream.weights) / PS_PER_US,
+        first_load_us=(edges.loaded + stream.weights) / PS_PER_US + turned_us,
         columns_us=stream.columns / PS_PER_US,
         gaps_us=stream.gaps / PS_PER_US,
         ramp_us=stream.ramp / PS_PER_US,
@@ -127,11 +129,36 @@ def floor_of(
     return max(tensor, memory, key=lambda floor: floor.us)
 
 
+def turned_weights_us(target: str, dtype: str, taps: int, gbps: float) -> float:
+    """What any kernel pays for natural weights (O, C, T) before its products can be full, microseconds.
+
+    A product contracts channels, so its weights have them on the partitions. HBM has the taps of a pair of output and
+    channel together, and the pairs of an output. So the channels get onto the partitions in one of two ways:
+
+    - whole runs of taps are loaded, and an engine transposes them: ``taps`` elements a pair at ``gbps``, and the
+      latency of the shortest transpose;
+    - DMA places element by element, each a packet: that is slower for each pair, even if only one tap is loaded.
+      (While the first transpose waits, these are under 4 % of a tile, worth some nanoseconds: they are left out.)
+
+    While the 128 x 128 pairs of a full tile arrive at that rate, no product can use more of the array than the share
+    that is there, whatever the kernel's order: over that time the share is one half in the mean, so the other half of
+    the time is lost. From trn2 on DMA transposes, too: there nothing is added.
+    """
+    found = get_target(target)
+    if found.generation > 2:
+        return 0.0
+    dma, item = found.timing.dma, as_dtype(dtype).itemsize
+    each_ns = min(taps * item / gbps, dma.packet_ns / dma.engines + item / gbps)
+    latency_us = (edges_of(target, dtype, turned=True).loaded - edges_of(target, dtype).loaded) / PS_PER_US
+    return found.partitions * found.stationary_max * each_ns / 2000 + latency_us
+
+
 @cache
-def edges_of(target: str, dtype: str) -> Edges:
-    """The edges of a program of one tile, with the descriptors that make it shortest."""
+def edges_of(target: str, dtype: str, *, turned: bool = False) -> Edges:
+    """The edges of a program of one tile, with the descriptors that make it shortest. ``turned``: the vector engine,
+    whose transpose is the shortest, transposes the tile before."""
     modes = [nisa.dge_mode.none, *([nisa.dge_mode.hwdge] if get_target(target).hardware_dge else [])]
-    found = [_edges(_one_tile(target, dtype, mode)) for mode in modes]
+    found = [_edges(_one_tile(target, dtype, mode, turned=turned)) for mode in modes]
     return Edges(
         loaded=min(one.loaded for one in found),
         flowing=min(one.flowing for one in found),
@@ -140,13 +167,17 @@ def edges_of(target: str, dtype: str) -> Edges:
     )
 
 
-def _one_tile(target: str, dtype: str, mode: Any) -> Timeline:
-    """The timeline of the smallest program: a tile of one row and column a partition, times itself."""
+def _one_tile(target: str, dtype: str, mode: Any, *, turned: bool) -> Timeline:
+    """The timeline of the smallest program: a tile of one row and column a partition, maybe transposed, times
+    itself."""
 
     def square(source: Any) -> Any:
         result = nl.ndarray((1, 1), dtype=source.dtype, buffer=nl.shared_hbm)
         tile_sb = nl.ndarray(source.shape, dtype=source.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=tile_sb, src=source, dge_mode=mode)
+        if turned:
+            loaded_sb, tile_sb = tile_sb, nl.ndarray(source.shape, dtype=source.dtype, buffer=nl.sbuf)
+            nisa.nc_transpose(dst=tile_sb, data=loaded_sb, engine=nisa.engine.vector)
         product_psum = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(dst=product_psum, stationary=tile_sb, moving=tile_sb)
         result_sb = nl.ndarray((1, 1), dtype=source.dtype, buffer=nl.sbuf)
@@ -158,11 +189,11 @@ def _one_tile(target: str, dtype: str, mode: Any) -> Timeline:
 
 
 def _edges(timeline: Timeline) -> Edges:
-    """The edges of ``_one_tile``, whose four instructions are its issues."""
-    load, product, _, store = range(4)
+    """The edges of ``_one_tile``, whose instructions are its issues."""
+    product, _, store = range(len(timeline.start) - 3, len(timeline.start))
     return Edges(
         loaded=timeline.start[product],
-        flowing=timeline.start[load],
+        flowing=timeline.start[0],
         stored=timeline.duration - timeline.end[product] + round(timeline.timing.tensor.latency_ns * 1000),
         completed=timeline.duration - timeline.end[store],
     )

@@ -63,6 +63,7 @@ from trnrt.kernels.conv.row_groups import (
 from trnrt.kernels.conv.stretches import stretches
 from trnrt.kernels.conv.strip_plans import strips_of
 from trnrt.kernels.conv.strips import convolve_strips
+from trnrt.kernels.conv.whole_images import convolve_whole_images, has_whole_images
 from trnrt.kernels.conv.whole_numbers import bias_columns, columns_each
 from trnrt.kernels.rates import is_recent
 from trnrt.kernels.warm_up import warm_up
@@ -250,6 +251,9 @@ def convolve(
                 load_weights(w_sb, w, natural, o0, shape, pack)
         if not is_packed(pack):
             lead = leading_tap(src, shape) if w_sb.buffer == nl.sbuf else (-1, -1)
+        if turn and has_whole_images(src, layer):
+            convolve_whole_images(dst, src, w, w_sb, bias, (o0, o_end), Method(layer, True, pack, lead))
+            continue
         _convolve_bands(dst, src, w, w_sb, bias, (o0, o_end), Method(layer, turn, pack, lead), added)
 
 
@@ -299,7 +303,7 @@ def _convolve_bands(
     row_bytes = ceil_div(shape.channels, nl.tile_size.pmax) * shape.kernel[0] * shape.kernel[1] * nl.tile_size.pmax * 4
     ahead = max(1, layer.weight_bytes // row_bytes) * nl.tile_size.pmax
     if how.turn:
-        rows.append(load_weight_rows(w, outputs[0], shape.channels))
+        rows.append(load_weight_rows(w, outputs[0], shape.channels, False))
     for number in range(len(bands)):
         place = bands[number]
         area = _area(place, shape, pooling)
@@ -309,15 +313,16 @@ def _convolve_bands(
             warm_up(LABS_WARM_UP)
         if number == 0 and how.turn:
             for b0 in range(outputs[0] + nl.tile_size.pmax, min(outputs[1], outputs[0] + ahead), nl.tile_size.pmax):
-                rows.append(load_weight_rows(w, b0, shape.channels))
+                rows.append(load_weight_rows(w, b0, shape.channels, False))
         for b0 in range(outputs[0], outputs[1], nl.tile_size.pmax):
             b1 = min(outputs[1], b0 + nl.tile_size.pmax)
             block = b0 // nl.tile_size.pmax
             w_block = w_sb[:, :, :, b0 - outputs[0] : b1 - outputs[0]] if held else w
             if how.turn and number == 0:
                 if len(rows) * nl.tile_size.pmax <= b0 - outputs[0]:
-                    rows.append(load_weight_rows(w, b0, shape.channels))
-                turn_weights(w_block, rows[(b0 - outputs[0]) // nl.tile_size.pmax])
+                    rows.append(load_weight_rows(w, b0, shape.channels, False))
+                tiles = rows[(b0 - outputs[0]) // nl.tile_size.pmax]
+                turn_weights(w_block, tiles, len(tiles) * w_block.shape[2], False)
             if number == 0 and b0 == outputs[0]:
                 bias_sb = load_bias(bias, natural)
             weights = Weights(w_block, (b0, b1), how, seen)

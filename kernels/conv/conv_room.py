@@ -63,13 +63,13 @@ def steps_with_few_stretches(images: int, height: int, width: int, layer: Layer,
     if is_recent() or c_step < width or is_packed(pack):
         return (n_step, r_step, c_step)
     if r_step == height:
-        return (_fewest_stretches(n_step, images, (height, width), pooling, True), r_step, c_step)
+        return (fewest_stretches(n_step, images, (height, width), pooling, True), r_step, c_step)
     while images_held(r_step + 1, width, shape, pooling, pack, of_results, of_source) > 0:
         r_step += 1
-    return (1, _fewest_stretches(r_step, height, (height, width), pooling, False), c_step)
+    return (1, fewest_stretches(r_step, height, (height, width), pooling, False), c_step)
 
 
-def _fewest_stretches(most: int, total: int, size: Pair, pooling: Pooling, of_images: bool) -> int:
+def fewest_stretches(most: int, total: int, size: Pair, pooling: Pooling, of_images: bool) -> int:
     """The number of images, or of rows of one, in each band of ``total`` of them, at most ``most``: that with the
     fewest stretches in all bands together."""
     best, fewest = most, 0

@@ -21,7 +21,7 @@ from benchmarks.labs import bars, cases, checking, entries, table
 from benchmarks.labs.__main__ import app
 from benchmarks.labs.bars import Bar
 from benchmarks.labs.cases import Case, Tolerance, case_floor, measured, row, tensor_us
-from benchmarks.labs.floors import edges_of, stream_of
+from benchmarks.labs.floors import edges_of, stream_of, turned_weights_us
 from benchmarks.labs.report import labs_table
 from trnrt.nki import nisa, nki, nl, profile
 from trnrt.nki.machine.targets import get_target
@@ -195,6 +195,17 @@ def test_passes_end_with_the_columns_of_a_stationary_tile() -> None:
     assert case.run == 16 * 28 * 28
     assert case_floor(case, "benchmark").gaps_us == pytest.approx((25 * 25 - 1) * gap, abs=1e-3)
     assert case_floor(replace(case, run=0), "benchmark").gaps_us == pytest.approx((24.5 * 25 - 0.5) * gap, abs=0.02)
+
+
+def test_natural_weights_arrive_before_products_are_full() -> None:
+    """128 x 128 x 25 elements of 2 bytes at 272 GB/s, half of that; and a transpose: 213.5 ns, and its semaphores."""
+    case = BY_NAME["in128_out128_filter5x5_batch16_32x32_float16", "trn1", "float16"]
+    more = case_floor(case, "benchmark").first_load_us - case_floor(replace(case, taps=0), "benchmark").first_load_us
+    assert more == pytest.approx(128 * 128 * 25 * 2 / 272_000 / 2 + 0.2135 + 0.057 + 0.036, abs=0.1)
+    # So few bytes that elements alone take longer; so many that they don't.
+    single, many = (turned_weights_us("trn1", "float32", taps, 272) for taps in (1, 1000))
+    assert single < many < 1000 * 128 * 128 * 4 / 272_000 / 2
+    assert turned_weights_us("trn2", "float32", 9, 435.2) == 0  # DMA transposes there
 
 
 def test_the_least_that_can_be_predicted_is_at_the_models_bandwidth() -> None:
