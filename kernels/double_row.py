@@ -4,7 +4,9 @@ The tensor engine of NeuronCore-v3 and later contracts 256 rows at a time if bot
 partitions with two rows each. Precision is lost only when the operands are made; products are summed in float32.
 """
 
-from trnrt.kernels.common import ceil_div
+from typing import Any
+
+from trnrt.kernels.common import ceil_div, item_bytes
 from trnrt.kernels.operands import BANK, copy
 from trnrt.nki import nisa, nki, nl
 
@@ -14,6 +16,17 @@ PAIRS = 2
 COLUMNS = 2048
 # The longest contraction: the moving operand's part stays in SBUF.
 MAX_DEPTH = 8192
+
+
+def is_scaled(dtype: Any) -> bool:
+    """True if tensors of this dtype carry scales: 8-bit floats."""
+    return item_bytes(dtype) == 1
+
+
+def as_pair(view: nl.NkiTensor, apart: int) -> nl.NkiTensor:
+    """A view (P, ...) and the one ``apart`` elements behind it, as (P, 2, ...)."""
+    pattern = view.get_pattern()
+    return view.ap(pattern=[pattern[0], [apart, 2]] + pattern[1:])
 
 
 @nki.jit

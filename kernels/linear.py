@@ -7,9 +7,16 @@ batch on the partitions: activations are the stationary operand, and a row is re
 Weights are prepared on the host as (P, B*S*O): chunk b*S + s of (B*S) has the weights of the features in block b at
 position s (see ``features`` in common.py). Each OUTPUTS columns of the result have theirs together, chunk after chunk,
 so that a load of some chunks is one contiguous piece per partition; DMA loads them as they are used.
+
+Weights may be 8-bit floats. The activations are then divided by their scale, limited and rounded to the same format in
+SBUF; a product takes two chunks at a time (double_row.py), and the sums are multiplied by scales as they leave PSUM.
 """
 
-from trnrt.kernels.common import activation_function, block_rows, ceil_div, is_hbm_tensor, item_bytes, load
+from typing import Any
+
+from trnrt.kernels.common import Pair, activation_function, block_rows, ceil_div, is_hbm_tensor, item_bytes, load
+from trnrt.kernels.double_row import as_pair, is_scaled
+from trnrt.kernels.narrow import narrow
 from trnrt.kernels.operands import turn_rows
 from trnrt.nki import nisa, nl
 
@@ -55,37 +62,47 @@ def linear_rows(
     features: int,
     act: str = "none",
     load_bytes: int = LOAD_BYTES,
+    narrowing: Any = None,
 ) -> None:
     """dst = act(src @ w + bias), a row of the batch on each partition.
 
     dst: rows, HBM (N, O) or SBUF (P, ceil(N/128), O)
     src: HBM (N, F), or SBUF ``features`` (P, B, S, N)
-    w: HBM or SBUF (P, B*S*O), prepared; the dtype of src
-    bias: HBM (1, O) float32; or, in SBUF or HBM, (R, O) of R equal rows, if the batch has only R
+    w: HBM or SBUF (P, B*S*O), prepared; the dtype of src, or an 8-bit float, if src has 16 bits
+    bias: HBM (1, O) float32; or, in SBUF or HBM, (R, O) of R equal rows, if the batch has only R. With an 8-bit w it
+        has O columns more, the scales of the sums
     features: F of an HBM src; otherwise the number of channels of a flattened image (F = features * S)
     act: one of ACTIVATIONS in common.py
     load_bytes: bytes per partition of one load of weights from HBM
-    limits: F <= MAX_FEATURES of an HBM src
+    narrowing: with an 8-bit w, the factor, largest number and signed of ``narrow`` for src
+    limits: F <= MAX_FEATURES of an HBM src; 8 bits: NeuronCore-v3 and later
 
-    numpy: act(src @ w + bias)
+    numpy: act(src @ w + bias); with an 8-bit w act(narrowed src @ w * scales + bias)
     """
     assert features <= MAX_FEATURES, f"linear: rows of {features} features; the limit is {MAX_FEATURES}"
     rows = src.shape[0] if is_hbm_tensor(src) else src.shape[3]
     step = _batch_step(src, features)
     for n0 in range(0, rows, step):
         n_size = min(step, rows - n0)
-        x_sb = _features_block(src, features, n0, n_size)
-        outputs = bias.shape[1]
+        x_sb = _narrowed_block(_features_block(src, features, n0, n_size), w.dtype, narrowing)
+        outputs = bias.shape[1] // 2 if is_scaled(w.dtype) else bias.shape[1]
         for o0 in range(0, outputs, OUTPUTS):
             o_size = min(OUTPUTS, outputs - o0)
-            bias_sb = bias[:, o0 : o0 + o_size]
-            if is_hbm_tensor(bias):
-                bias_sb = load(bias_sb if bias.shape[0] > 1 else bias_sb.broadcast(0, nl.tile_size.pmax))
+            bias_sb = _load_row(bias, o0, o_size)
+            scale_sb = _load_row(bias, outputs + o0, o_size) if is_scaled(w.dtype) else None
             for m0 in range(0, n_size, SUM_BANKS * nl.tile_size.pmax):
                 m_size = min(SUM_BANKS * nl.tile_size.pmax, n_size - m0)
                 x_part = x_sb[:, :, :, m0 : m0 + m_size]
                 banks = _sum_products(x_part, weight_chunks(w, outputs, o0, o_size), features, load_bytes, True)
-                _store_rows(dst, banks, bias_sb, n0 + m0, o0, act)
+                _store_rows(dst, banks, bias_sb, scale_sb, n0 + m0, o0, act)
+
+
+def _load_row(bias: nl.NkiTensor, first: int, size: int) -> nl.NkiTensor:
+    """Columns ``first``... of the bias, on each partition that a row of the batch can have."""
+    part = bias[:, first : first + size]
+    if not is_hbm_tensor(bias):
+        return part
+    return load(part if bias.shape[0] > 1 else part.broadcast(0, nl.tile_size.pmax))
 
 
 def weight_chunks(w: nl.NkiTensor, outputs: int, o0: int, o_size: int) -> nl.NkiTensor:
@@ -115,18 +132,46 @@ def _sum_products(
         for i in range(len(banks)):
             m0 = i * nl.tile_size.pmax
             m1 = m0 + banks[i].shape[0]
-            for c in range(c0, c1):
+            products = _chunks_together(c0, c1, positions, features, is_scaled(w.dtype))
+            for number in range(len(products)):
+                c, count = products[number]
                 k = block_rows(features, c // positions)
                 x_part, w_part = x_sb[0:k, c // positions, c % positions], w_sb[0:k, c - c0]
-                stationary, moving = (x_part, w_part) if by_rows else (w_part, x_part)
-                nisa.nc_matmul(dst=banks[i], stationary=stationary[:, m0:m1], moving=moving, accumulate=c > 0)
+                stationary, moving = (x_part[:, m0:m1], w_part) if by_rows else (w_part[:, m0:m1], x_part)
+                mode = nisa.matmul_perf_mode.none
+                if count > 1:
+                    mode = nisa.matmul_perf_mode.double_row
+                    x_apart, w_apart = _distance(x_sb, c, positions), w_sb.get_pattern()[1][0]
+                    stationary = as_pair(stationary, x_apart if by_rows else w_apart)
+                    moving = as_pair(moving, w_apart if by_rows else x_apart)
+                nisa.nc_matmul(dst=banks[i], stationary=stationary, moving=moving, accumulate=c > 0, perf_mode=mode)
     return banks
 
 
+def _chunks_together(c0: int, c1: int, positions: int, features: int, are_paired: bool) -> list[Pair]:
+    """(first chunk, chunks) of each product of chunks ``c0`` to ``c1``: pairs where both have as many features."""
+    found = []
+    taken = c0
+    for c in range(c0, c1):
+        if c == taken:
+            alike = are_paired and c + 1 < c1
+            alike = alike and block_rows(features, c // positions) == block_rows(features, (c + 1) // positions)
+            found.append((c, 2 if alike else 1))
+            taken = c + (2 if alike else 1)
+    return found
+
+
+def _distance(x_sb: nl.NkiTensor, c: int, positions: int) -> int:
+    """Elements from chunk ``c`` of x_sb (P, B, S, rows) to the next."""
+    pattern = x_sb.get_pattern()
+    block, position = pattern[1][0], pattern[2][0]
+    return ((c + 1) // positions - c // positions) * block + ((c + 1) % positions - c % positions) * position
+
+
 def _store_rows(
-    dst: nl.NkiTensor, banks: list[nl.NkiTensor], bias_sb: nl.NkiTensor, n0: int, o0: int, act: str
+    dst: nl.NkiTensor, banks: list[nl.NkiTensor], bias_sb: nl.NkiTensor, scale_sb: Any, n0: int, o0: int, act: str
 ) -> None:
-    """Bias and activation on the way from PSUM to rows ``n0``... of dst, columns ``o0``..."""
+    """Scale, bias and activation on the way from PSUM to rows ``n0``... of dst, columns ``o0``..."""
     for i in range(len(banks)):
         rows, o_size = banks[i].shape
         row = n0 + i * nl.tile_size.pmax
@@ -137,11 +182,15 @@ def _store_rows(
             y_sb = dst[0:rows, block, o0 : o0 + o_size]
         else:
             y_sb = nl.ndarray((rows, o_size), dtype=dst.dtype, buffer=nl.sbuf)
+        total = banks[i]
+        if scale_sb is not None:
+            total = nl.ndarray((rows, o_size), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_tensor(dst=total, data1=banks[i], data2=scale_sb[0:rows, :], op=nl.multiply)
         if act == "none":
-            nisa.tensor_tensor(dst=y_sb, data1=banks[i], data2=bias_sb[0:rows, :], op=nl.add)
+            nisa.tensor_tensor(dst=y_sb, data1=total, data2=bias_sb[0:rows, :], op=nl.add)
         else:
             sum_sb = nl.ndarray((rows, o_size), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_tensor(dst=sum_sb, data1=banks[i], data2=bias_sb[0:rows, :], op=nl.add)
+            nisa.tensor_tensor(dst=sum_sb, data1=total, data2=bias_sb[0:rows, :], op=nl.add)
             nisa.activation(dst=y_sb, op=activation_function(act), data=sum_sb)
         if is_hbm_tensor(dst):
             nisa.dma_copy(dst=dst[row : row + rows, o0 : o0 + o_size], src=y_sb)
@@ -159,15 +208,16 @@ def linear_features(
     outputs: int,
     act: str = "none",
     load_bytes: int = LOAD_BYTES,
+    narrowing: Any = None,
 ) -> None:
     """dst = act(src @ w + bias), a feature of the result on each partition.
 
     dst: SBUF (P, ceil(O/128), N) in the ``features`` layout with S = 1 left out
-    src, w, features, act, load_bytes: as in linear_rows
-    bias: HBM or SBUF (P, ceil(O/128)) float32, prepared
+    src, w, features, act, load_bytes, narrowing: as in linear_rows
+    bias: HBM or SBUF (P, ceil(O/128)) float32, prepared; with an 8-bit w as many columns more, the scales of the sums
     outputs: O
 
-    numpy: act(src @ w + bias).T, output o on partition o % 128 of block o // 128
+    numpy: act(src @ w + bias).T, or as in linear_rows with an 8-bit w; output o on partition o % 128 of block o // 128
     """
     assert features <= MAX_FEATURES, f"linear: rows of {features} features; the limit is {MAX_FEATURES}"
     rows = dst.shape[2]
@@ -175,18 +225,20 @@ def linear_features(
     step = min(_batch_step(src, features), nl.tile_size.psum_bank_fmax)
     for n0 in range(0, rows, step):
         n_size = min(step, rows - n0)
-        x_sb = _features_block(src, features, n0, n_size)
+        x_sb = _narrowed_block(_features_block(src, features, n0, n_size), w.dtype, narrowing)
         for o0 in range(0, outputs, OUTPUTS):
             o_size = min(OUTPUTS, outputs - o0)
             banks = _sum_products(x_sb, weight_chunks(w, outputs, o0, o_size), features, load_bytes, False)
             for i in range(len(banks)):
                 parts = banks[i].shape[0]
                 block = o0 // nl.tile_size.pmax + i
+                scales = ceil_div(outputs, nl.tile_size.pmax) + block
                 nisa.activation(
                     dst=dst[0:parts, block, n0 : n0 + n_size],
                     op=activation_function(act),
                     data=banks[i],
                     bias=bias_sb[0:parts, block : block + 1],
+                    scale=bias_sb[0:parts, scales : scales + 1] if is_scaled(w.dtype) else 1.0,
                 )
 
 
@@ -221,6 +273,16 @@ def _features_block(src: nl.NkiTensor, features: int, n0: int, n_size: int) -> n
         for b0 in range(0, blocks, TURNED_BLOCKS):
             _load_transposed(x_sb, src, features, n0, m0, m_size, b0, min(TURNED_BLOCKS, blocks - b0))
     return x_sb
+
+
+def _narrowed_block(x_sb: nl.NkiTensor, dtype: Any, narrowing: Any) -> nl.NkiTensor:
+    """x_sb (P, B, S, n) in an 8-bit ``dtype``, scaled and limited; itself with other weights."""
+    if not is_scaled(dtype):
+        return x_sb
+    factor, most, signed = narrowing
+    narrow_sb = nl.ndarray(x_sb.shape, dtype=dtype, buffer=nl.sbuf)
+    narrow(narrow_sb.expand_dim(1), x_sb.expand_dim(1), factor, most, signed)
+    return narrow_sb
 
 
 def _load_singly(x_sb: nl.NkiTensor, src: nl.NkiTensor, n0: int, block: int) -> None:

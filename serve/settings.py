@@ -69,7 +69,8 @@ class ServeSettings(BaseSettings):
     shadow: float = Field(default=0.0, ge=0, le=1)
     target: str | None = None
     dtype: Literal["float32", "bfloat16", "float16", "float8_e4m3", "float8_e5m2"] = "float32"
-    calibrate: Path | None = None
+    calibration: Path | None = None
+    narrow: Literal["faster", "all"] = "faster"
     backend: Literal["auto", "simulator", "neuron"] = "auto"
     lnc: int | None = Field(default=None, ge=1, le=2)
     cores: int = Field(default=1, ge=1)

@@ -48,7 +48,8 @@ class MoreOptions(TypedDict, total=False):
     max_instructions: int | None
     cache: bool
     cache_dir: Path | None
-    calibrate: Path | Mapping[str, Array] | None
+    calibration: Path | Mapping[str, Array] | None
+    narrow: str
     device: DeviceOptions | None
 
 
@@ -58,7 +59,7 @@ class InferenceSession:
     - ``model``: a file's path, or its content.
     - ``target``: "trn1", "trn2", "trn3" or a target's file; by default this machine's device, else trn2.
     - ``dtype``: the dtype of weights and activations; sums are float32. float8_e4m3 and float8_e5m2 are used where the
-      tensor engine is then twice as fast, and bfloat16 elsewhere; they need ``calibrate``.
+      tensor engine is then twice as fast, and bfloat16 elsewhere; they need ``calibration``.
     - ``fallback``: "onnxruntime" runs unsupported nodes on the CPU, and ``last_run.notes`` names them. By default such
       a model is refused.
     - ``shapes``: the sizes that the file leaves open, by input.
@@ -69,7 +70,8 @@ class InferenceSession:
     - ``max_instructions``: the most instructions of a kernel as compiled; a model that needs more loops over its batch,
       or becomes several kernels. By default 100,000 if that can be met; 0 sets no limit.
     - ``cache``: keep plans, in ``cache_dir`` or the default directory.
-    - ``calibrate``: typical inputs, or their file: the ranges of 8-bit floats are measured on them, by onnxruntime.
+    - ``calibration``: typical inputs, or their file: the ranges of 8-bit floats are measured on them, by onnxruntime.
+    - ``narrow``: the layers in 8-bit floats: those that are "faster" so, except the first and the last, or "all".
     - ``device``: the NeuronCores to use, and the time limit of a run. With its ``lnc`` 2, the two physical cores of a
       logical one divide the work where that is predicted to be faster, on the simulator, too.
 
@@ -117,13 +119,15 @@ class InferenceSession:
         )
         self._file = model
         if dtype in EIGHT_BITS:  # refuse a target before the model is read
-            options = replace(options, float8=Float8(dtype))
+            options = replace(options, float8=Float8(dtype, narrow=more.get("narrow", "faster")))
+        elif more.get("narrow", "faster") != "faster":
+            raise OptionError(f"narrow chooses layers for 8-bit floats, and the dtype is {dtype}")
         self.model: ImportedModel = import_model(model)
         self.name = self.model.name
         self.metadata = self.model.metadata
         self.buckets = check_buckets(DEFAULT_BUCKETS if buckets is None else buckets)
         self._slicer = Slicer(self.model)
-        options = with_ranges(self.model, options, more.get("calibrate"))
+        options = with_ranges(self.model, options, more.get("calibration"))
         self._plan_with(Planner(self.model, options, cache))
 
     def _plan_with(self, planner: Planner) -> None:

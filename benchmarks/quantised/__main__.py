@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quantised``: predict networks in float32, bfloat16 and int8, beside one another."""
+"""``python -m benchmarks.quantised``: predict networks in float32, bfloat16, int8 and 8-bit floats."""
 
 from __future__ import annotations
 
@@ -34,16 +34,21 @@ def compare_forms(
     as_json: JsonFlag = False,
     json_out: JsonOutFlag = None,
 ) -> None:
-    """Predict networks in float32, bfloat16 and int8 at several batches; int8 is quantised from random images."""
+    """Predict networks in float32, bfloat16, int8 and float8_e4m3 at several batches; 8 bits on random images.
+
+    trn1 has no 8-bit floats, and its table leaves them out.
+    """
     from benchmarks.networks.table import choose_networks
     from benchmarks.quantised.report import quantised_document, quantised_parts
-    from benchmarks.quantised.table import BATCHES, FORMS, NETS, measure
+    from benchmarks.quantised.table import BATCHES, NETS, forms_of, measure
     from trnrt.nki.sim.kernel import default_target
 
     names, batches = choose_networks(net or NETS), tuple(dict.fromkeys(batch or BATCHES))
+    hardware = target or default_target()
+    forms = forms_of(hardware)
     rows: list[Row] = []
-    with counting("planning networks", len(names) * len(batches) * len(FORMS), unit="plans") as done:
-        rows += measure(target or default_target(), names, batches, FORMS, effort, done)
+    with counting("planning networks", len(names) * len(batches) * len(forms), unit="plans") as done:
+        rows += measure(hardware, names, batches, forms, effort, done)
     show(Reporting(as_json, json_out), quantised_document(rows), lambda: quantised_parts(rows))
 
 

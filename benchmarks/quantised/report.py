@@ -51,8 +51,11 @@ def quantised_parts(rows: Sequence[Row]) -> list[RenderableType]:
         for row in rows
     ]
     heads = ("network", "form", "batch", "us a batch", "images/s", "held by")
+    found = best_rows(rows)
+    in_16 = {row.network: row.images_per_second for row in found if row.form == "bfloat16"}
     best = [
         f"{row.network} in {row.form}: most images a second at batch {row.batch}: {row.images_per_second:,.0f}"
-        for row in best_rows(rows)
+        + (f", {row.images_per_second / in_16[row.network]:.2f} times bfloat16's" if row.network in in_16 else "")
+        for row in found
     ]
     return [plain_table(heads, lines, right=(2, 3, 4)), "", *best]

@@ -37,7 +37,7 @@ from trnrt.kernels.conv.convolving import (
     store_results,
     vector_helps,
 )
-from trnrt.kernels.conv.double_rows import is_scaled, scale_identity
+from trnrt.kernels.conv.double_rows import scale_identity
 from trnrt.kernels.conv.grouping import some_channels, together, whole_pieces
 from trnrt.kernels.conv.packing import (
     PACK_NS,
@@ -65,6 +65,7 @@ from trnrt.kernels.conv.strip_plans import strips_of
 from trnrt.kernels.conv.strips import convolve_strips
 from trnrt.kernels.conv.whole_images import convolve_whole_images, has_whole_images
 from trnrt.kernels.conv.whole_numbers import bias_columns, columns_each
+from trnrt.kernels.double_row import is_scaled
 from trnrt.kernels.rates import is_recent
 from trnrt.kernels.warm_up import warm_up
 from trnrt.nki import nisa, nl

@@ -17,10 +17,11 @@ from trnrt.kernels.common import (
     transfer,
 )
 from trnrt.kernels.conv.conv_weights import weight_view
-from trnrt.kernels.conv.double_rows import accumulate_terms, evacuate_scaled, is_scaled
+from trnrt.kernels.conv.double_rows import accumulate_terms, evacuate_scaled
 from trnrt.kernels.conv.packing import ConvShape, Packing, band_row_step, input_extent, is_packed, spread
 from trnrt.kernels.conv.taps import list_taps, visible_range
 from trnrt.kernels.conv.whole_numbers import evacuate_whole
+from trnrt.kernels.double_row import is_scaled
 from trnrt.kernels.pool2d import Windows, max_windows
 from trnrt.nki import nisa, nl
 

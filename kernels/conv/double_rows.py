@@ -13,9 +13,10 @@ powers of two, so that products with them are exact.
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import Pair, activation_function, block_rows, item_bytes
+from trnrt.kernels.common import Pair, activation_function, block_rows
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.taps import list_taps, visible_range
+from trnrt.kernels.double_row import as_pair, is_scaled
 from trnrt.nki import nisa, nl
 
 SCALED = 3
@@ -32,11 +33,6 @@ class Term(nl.NKIObject):
     start: Pair
     rows: Pair
     columns: Pair
-
-
-def is_scaled(dtype: Any) -> bool:
-    """True if tensors of this dtype carry scales: 8-bit floats."""
-    return item_bytes(dtype) == 1
 
 
 def accumulate_terms(
@@ -116,18 +112,12 @@ def _multiply(
         weights, band = w.get_pattern(), x_sb.get_pattern()
         apart = blocks * weights[1][0] + (second.product - first.product) * weights[2][0]
         down, right = second.start[0] - first.start[0], second.start[1] - first.start[1]
-        stationary = _as_pair(stationary, apart)
-        moving = _as_pair(moving, blocks * band[1][0] + down * band[3][0] + right * band[4][0])
+        stationary = as_pair(stationary, apart)
+        moving = as_pair(moving, blocks * band[1][0] + down * band[3][0] + right * band[4][0])
         mode = nisa.matmul_perf_mode.double_row
     nisa.nc_matmul(
         dst=sum_psum[:, :, r0:r1, c0:c1], stationary=stationary, moving=moving, accumulate=begun, perf_mode=mode
     )
-
-
-def _as_pair(view: nl.NkiTensor, apart: int) -> nl.NkiTensor:
-    """A view (P, ...) and the one ``apart`` elements behind it, as (P, 2, ...)."""
-    pattern = view.get_pattern()
-    return view.ap(pattern=[pattern[0], [apart, 2]] + pattern[1:])
 
 
 def evacuate_scaled(

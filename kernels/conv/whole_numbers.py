@@ -7,7 +7,8 @@ the lower and upper limits, and -ROUNDER. All are numbers of an output; the acti
 from typing import Any
 
 from trnrt.kernels.compute_math import ROUNDER
-from trnrt.kernels.conv.double_rows import SCALED, is_scaled
+from trnrt.kernels.conv.double_rows import SCALED
+from trnrt.kernels.double_row import is_scaled
 from trnrt.nki import nisa, nl
 
 RESCALED = 5

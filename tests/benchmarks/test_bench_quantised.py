@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from benchmarks.networks import table as networks
 from benchmarks.quantised.__main__ import app
-from benchmarks.quantised.table import FORMS, quantise_network
+from benchmarks.quantised.table import FORMS, forms_of, quantise_network
 from trnrt.session import InferenceSession
 
 
@@ -33,7 +33,14 @@ def test_each_form_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
         rates = [one["images_per_second"] for one in document["rows"] if one["form"] == row["form"]]
         assert row["images_per_second"] == max(rates)
     shown = CliRunner().invoke(app, options).stdout
+    assert "layers in float8_e4m3: most images a second" in shown
+    assert "times bfloat16's" in shown
     assert "layers in int8: most images a second at batch 2" in shown
+
+
+def test_trn1_has_no_8_bit_floats() -> None:
+    assert forms_of("trn1") == ("float32", "bfloat16", "int8")
+    assert forms_of("trn2") == FORMS
 
 
 def test_int8_is_multiplied_in_bfloat16() -> None:

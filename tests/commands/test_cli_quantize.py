@@ -250,3 +250,46 @@ def test_a_drop_needs_decisions(tmp_path: Path) -> None:
     model = save_residual(tmp_path / "m.onnx")
     error = quantize(model, tmp_path / "o.onnx", "--data", tmp_path / "x.npy", "--max-drop", "1", code=2)
     assert "--max-drop limits lost decisions, and the model makes none" in error
+
+
+# ---- 8-bit floats
+
+
+def weigh(*arguments: str | Path, code: int = 0) -> Any:
+    """Call ``trnrt quantize`` for 8-bit floats of the feed-forward net: its document, or what it complained of."""
+    given = ("quantize", FFNN, *arguments, "--json") if code == 0 else ("quantize", FFNN, *arguments)
+    outcome = trnrt(*given)
+    assert outcome.code == code, outcome.err
+    return outcome.document if code == 0 else outcome.err
+
+
+def test_float8_report() -> None:
+    """Each layer alone, the whole, and the predicted gain; the accuracy is that of labelled rows."""
+    found = weigh("--data", SPLIT, "--dtype", "float8_e4m3", "--narrow", "all", "--samples", "96")
+    assert (found["format"], found["narrow"], found["rows"], found["products"]) == ("float8_e4m3", "all", 96, 3)
+    assert [layer["name"] for layer in found["layers"]] == ["node_linear", "node_linear_1", "node_linear_2"]
+    assert all(20 < layer["cost"]["snr_db"] < 70 for layer in found["layers"])
+    assert 20 < found["loss"]["snr_db"] < 60 and found["loss"]["changed_decisions"] <= 1
+    assert found["loss"]["accuracy"] > 0.95
+    times = found["predicted"]
+    assert set(times) == {"bfloat16", "float8_e4m3"}
+    assert found["gain"] == times["bfloat16"]["us"] / times["float8_e4m3"]["us"]
+
+
+def test_float8_text() -> None:
+    outcome = trnrt("quantize", CNN, "--data", SPLIT, "--dtype", "float8_e5m2", "--samples", "32", "--no-latency")
+    assert "digits_cnn: 0 layers of 3 in float8_e5m2, the others in bfloat16" in outcome.out
+    assert "no layer is estimated to be faster in 8 bits; --narrow all takes all that can be" in outcome.out
+
+
+@pytest.mark.parametrize(
+    "flags", [("-o", "out.onnx"), ("--max-drop", "1%"), ("--keep", "x"), ("--dynamic",), ("--calibration", "x.npz")]
+)
+def test_flags_that_8_bit_floats_refuse(flags: tuple[str, ...]) -> None:
+    said = weigh("--data", SPLIT, "--dtype", "float8_e4m3", *flags, code=2)
+    assert "is not for --dtype float8_e4m3, which writes no model" in said
+    assert "needs typical inputs" in weigh("--dtype", "float8_e4m3", code=2)
+
+
+def test_int8_needs_a_file() -> None:
+    assert "--output is missing" in weigh("--data", SPLIT, code=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onnx import numpy_helper, parser
 
 from trnrt import InferenceSession
 from trnrt.errors import OptionError
+from trnrt.planner.plan import Plan
 
 Array = NDArray[Any]
 NET = """<ir_version: 8, opset_import: ["" : 17]>
@@ -59,7 +61,7 @@ def test_a_network(dtype: str, least: float, tmp_path: Path) -> None:
     plan from the cache gives the same."""
     feeds = images()
     made = [
-        InferenceSession(net(), target="trn2", dtype=dtype, calibrate=images(8, 2), cache_dir=tmp_path)
+        InferenceSession(net(), target="trn2", dtype=dtype, calibration=images(8, 2), cache_dir=tmp_path)
         for _ in range(2)
     ]
     got, again = (session.run(None, feeds)[0] for session in made)
@@ -70,7 +72,7 @@ def test_a_network(dtype: str, least: float, tmp_path: Path) -> None:
 
 def test_steps() -> None:
     """The first and the last convolution keep 16 bits; a value that others read, too, gets a step of its own."""
-    plan = InferenceSession(net(), target="trn2", dtype="float8_e4m3", calibrate=images(), cache=False).plan(4)
+    plan = InferenceSession(net(), target="trn2", dtype="float8_e4m3", calibration=images(), cache=False).plan(4)
     dtypes = {step.output: step.dtype for step in plan.steps}
     assert dtypes["a"] == dtypes["d"] == dtypes["e"] == "bfloat16"
     assert {name for name, dtype in dtypes.items() if dtype == "float8_e4m3"} == {
@@ -80,10 +82,69 @@ def test_steps() -> None:
     assert kinds == ["bfloat16", "float32", "float8_e4m3"]
 
 
+def test_all_layers() -> None:
+    """Asked for all, the first and the last convolution have 8 bits, too, the first of the model's input."""
+    options: dict[str, Any] = {"target": "trn2", "dtype": "float8_e4m3", "calibration": images(), "cache": False}
+    session = InferenceSession(net(), narrow="all", **options)
+    plan = session.plan(4)
+    assert [step.name for step in plan.steps if step.float8] == [node for node in plan_nodes(plan) if node]
+    assert 15.0 < decibels(session.run(None, images())[0], reference(images())) < 40
+    few = InferenceSession(net(), **options).plan(4)
+    assert sum(bool(step.float8) for step in few.steps) == 3
+    said = {report.name: report.reason for report in few.nodes}
+    narrowed = [step.name for step in few.steps if step.float8]
+    assert [name for name, why in said.items() if "in float8_e4m3 (source in units of" in why] == narrowed
+
+
+def plan_nodes(plan: Plan) -> list[str]:
+    """The steps of a plan's convolutions."""
+    return [step.name for step in plan.steps if step.kernel == "conv2d"]
+
+
+LINEAR = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,300] x) => (float[N,10] y) {
+ a0 = Gemm(x, w0, b0) a = Relu(a0)
+ c0 = MatMul(a, w1) c1 = Add(c0, b1) c = Relu(c1)
+ y = Gemm(c, w2, b2) }"""
+
+
+def linear(wide: int) -> bytes:
+    """A model of linear layers, random weights with He's variance."""
+    model, random = parser.parse_model(LINEAR), np.random.default_rng(0)
+    for number, (rows, columns) in enumerate(pairwise((300, wide, wide, 10))):
+        w = random.standard_normal((rows, columns)) * np.sqrt(2 / rows)
+        for name, array in ((f"w{number}", w), (f"b{number}", random.standard_normal(columns) / 10)):
+            model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    return bytes(onnx.ModelProto.SerializeToString(model))
+
+
+@pytest.mark.parametrize("rows", [1, 8, 130])
+def test_linear_layers(rows: int) -> None:
+    """A wide layer is faster in 8 bits, and its weights take half the bytes; the first and the last one keep 16."""
+    import onnxruntime
+
+    random = np.random.default_rng(rows)
+    feeds, data = ({"x": random.standard_normal((n, 300)).astype(np.float32)} for n in (rows, 200))
+    session = InferenceSession(linear(1024), target="trn2", dtype="float8_e4m3", calibration=data, cache=False)
+    wanted = onnxruntime.InferenceSession(linear(1024), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    assert 25 < decibels(session.run(None, feeds)[0], wanted) < 40
+    plan = session.plan(8)
+    assert [step.float8 for step in plan.steps] == ["", "float8_e4m3", ""]
+    held = sum(array.nbytes for array in plan.weights.values() if array.dtype.itemsize == 1)
+    assert held >= 1024 * 1024
+
+
+def test_choice_of_layers_needs_8_bits() -> None:
+    with pytest.raises(OptionError, match="the dtype is bfloat16"):
+        InferenceSession(net(), dtype="bfloat16", narrow="all")
+    with pytest.raises(OptionError, match="unknown choice of layers 'some'"):
+        InferenceSession(net(), dtype="float8_e4m3", target="trn2", calibration=images(), narrow="some")
+
+
 @pytest.mark.parametrize("factor", [1e-6, 1e2, 1e6])
 def test_no_input_overflows(factor: float) -> None:
     """Far beyond the calibration data numbers are limited: nothing becomes infinite or NaN."""
-    session = InferenceSession(net(), target="trn2", dtype="float8_e4m3", calibrate=images(), cache=False)
+    session = InferenceSession(net(), target="trn2", dtype="float8_e4m3", calibration=images(), cache=False)
     feeds = {"x": images()["x"] * np.float32(factor)}
     assert np.isfinite(session.run(None, feeds)[0]).all()
 
@@ -91,8 +152,8 @@ def test_no_input_overflows(factor: float) -> None:
 def test_refusals() -> None:
     with pytest.raises(OptionError, match="needs typical inputs") as missing:
         InferenceSession(net(), dtype="float8_e4m3", target="trn2")
-    assert "--calibrate DATA.npz" in str(missing.value.hint)
+    assert "--calibration DATA.npz" in str(missing.value.hint)
     with pytest.raises(OptionError, match="trn1 multiplies 8-bit floats no faster"):
-        InferenceSession(net(), dtype="float8_e5m2", target="trn1", calibrate=images())
+        InferenceSession(net(), dtype="float8_e5m2", target="trn1", calibration=images())
     with pytest.raises(OptionError, match="the dtype is bfloat16"):
-        InferenceSession(net(), dtype="bfloat16", calibrate=images())
+        InferenceSession(net(), dtype="bfloat16", calibration=images())

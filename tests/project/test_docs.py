@@ -66,7 +66,7 @@ def test_what_stays_out_is_every_other_operator_of_onnx() -> None:
 
 def test_messages_are_those_that_a_model_gets() -> None:
     """What the table says of an operator is what its error says, for a model that runs into it."""
-    graph = 'g (float[1,1,4,4] x) => (float[1,1,8,8] y) { y = Resize<mode="cubic">(x, , s) }'
+    graph = 'g (float[1,1,4,4] x) => (float[1,1,8,8] y) { y = Resize<coordinate_transformation_mode="upside_down">(x, , s) }'
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{graph}')
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "s"))
     with pytest.raises(UnsupportedModelError) as caught:

@@ -20,7 +20,7 @@ from trnrt.nki.machine.targets import cache_name
 
 if TYPE_CHECKING:
     from trnrt.importer import ImportedModel
-    from trnrt.planner.options import PlanOptions
+    from trnrt.planner.options import Float8, PlanOptions
     from trnrt.planner.parts.partition import Partition
 
 Array = NDArray[Any]
@@ -37,6 +37,10 @@ def size_limit() -> int:
     if found is None or found[2].upper() not in _UNITS:
         raise OptionError(f"{LIMIT_VARIABLE}={text!r} is no size", hint="write 500MiB or 8GiB; 0 keeps nothing")
     return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def _float8(float8: Float8) -> list[Any]:
+    return [float8.dtype, dict(float8.ranges), float8.narrow]
 
 
 def request_for(
@@ -62,7 +66,7 @@ def request_for(
         "effort": options.effort,
         "max_instructions": options.max_instructions,
         "lnc": options.lnc,
-        **({} if options.float8 is None else {"float8": [options.float8.dtype, dict(options.float8.ranges)]}),
+        **({} if options.float8 is None else {"float8": _float8(options.float8)}),
     }
 
 

@@ -57,7 +57,8 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
             effort=options.effort,
             max_instructions=planning.max_instructions,
             cache=options.cache,
-            calibrate=planning.calibrate,
+            calibration=planning.calibration,
+            narrow=planning.narrow.value,
             device=options.device,
         )
     return session if overrides.plan is None else apply_plan(session, overrides.plan)

@@ -29,6 +29,13 @@ class DType(StrEnum):
     FLOAT8_E5M2 = "float8_e5m2"
 
 
+class Narrow(StrEnum):
+    """The layers that a dtype of 8 bits applies to."""
+
+    FASTER = "faster"
+    ALL = "all"
+
+
 class Backend(StrEnum):
     """The backend for kernel modules."""
 
@@ -348,7 +355,8 @@ PlanBatchFlag = Annotated[
     int | None,
     planning_flag("--batch", min=1, metavar="N", help="Rows to plan for. By default the model's fixed batch, else 1."),
 ]
-CALIBRATE = "Typical inputs, for --dtype float8_e4m3 and float8_e5m2: the ranges of numbers are measured on them."
+CALIBRATION = "Typical inputs, for --dtype float8_e4m3 and float8_e5m2: the ranges of numbers are measured on them."
+NARROW = "Layers in 8-bit floats: those estimated to be faster so, except the first and the last; or all that can be."
 BUDGET = "The most instructions of a kernel, as compiled; none sets no limit. By default 100000, if that can be met."
 EFFORT = 1
 _BY_EFFORT = "1: choose sizes, kernels and fusions by predicted time where that can gain. 0: use quick estimates."

@@ -181,7 +181,8 @@ def predict_command(
         parts.rows_per_part,
         rows.limit,
         planning.max_instructions,
-        planning.calibrate,
+        planning.calibration,
+        planning.narrow.value,
     )
     predict(request, parse_most_bad(parts.max_bad), reporting, processes.place, overwrite=parts.overwrite)
 

@@ -6,8 +6,10 @@ The flags are declared here; the work is in ``trnrt.quantise``, imported when th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from trnrt.commands.options import (
     Backend,
     DType,
     ModelFile,
+    Narrow,
     PlanBatchFlag,
     Reporting,
     RunEffortFlag,
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from trnrt.quantise.preparing import Prepared
     from trnrt.quantise.trials import LayerCost, Trials
     from trnrt.report.quantising import Result
+
+
+EIGHT_BITS = (DType.FLOAT8_E4M3, DType.FLOAT8_E5M2)
 
 
 class Form(StrEnum):
@@ -95,7 +101,9 @@ class Calibration:
 class Quantising:
     """The quantised model."""
 
-    output: Path = flag("Output", "--output", "-o", default=..., metavar="OUT.onnx", help="The file to write.")
+    output: Path | None = flag(
+        "Output", "--output", "-o", metavar="OUT.onnx", help="The file to write; none with --dtype float8_e4m3 or e5m2."
+    )
     form: Form = flag(
         "Quantisation",
         "--format",
@@ -136,7 +144,7 @@ class Quantising:
 @takes_records
 def quantize_command(
     model: ModelFile,
-    calibration: Calibration,
+    calibrating: Calibration,
     quantising: Quantising,
     images: Images,
     planning: Planning,
@@ -144,29 +152,38 @@ def quantize_command(
     batch: PlanBatchFlag = None,
     effort: RunEffortFlag = None,
 ) -> None:
-    """Quantise a float model to int8 with onnxruntime's quantiser, and show what each layer costs in accuracy."""
-    _check(model, calibration, quantising)
+    """Quantise a float model to int8 with onnxruntime's quantiser, and show what each layer costs in accuracy.
+
+    With --dtype float8_e4m3 or float8_e5m2: show what 8-bit floats would cost and gain; no file is written.
+    """
+    if planning.dtype in EIGHT_BITS:
+        options = SessionOptions(planning, backend=Backend.SIMULATOR, effort=effort)
+        _weigh_float8(model, calibrating, quantising, images, options, batch, reporting)
+        return
+    output = _check(model, calibrating, quantising)
     from trnrt.report.documents import Document
     from trnrt.report.files import check_writable
 
-    for path in (quantising.output, reporting.json_out):
+    for path in (output, reporting.json_out):
         if path is not None:
             check_writable(path)
     with working("loading the runtime"):
         from trnrt.report.quantising import quantize_document, result_parts
 
-    found = _quantise(model, calibration, quantising, images, planning)
+    found = _quantise(model, output, calibrating, quantising, images, planning)
     if quantising.latency:
         options = SessionOptions(planning, backend=Backend.SIMULATOR, effort=effort)
-        latencies, notes = _predict(model, quantising.output, options, batch)
+        latencies, notes = _predict(_asked_forms(model, output, planning), options, batch)
         found = replace(found, latencies=latencies, notes=(*found.notes, *notes))
         note(*notes)
     document: Document = quantize_document(found)
     deliver(reporting, document, render(result_parts(found)))
 
 
-def _check(model: Path, calibration: Calibration, quantising: Quantising) -> None:
-    """OptionError for flags that contradict each other."""
+def _check(model: Path, calibration: Calibration, quantising: Quantising) -> Path:
+    """The file to write. OptionError for flags that contradict each other."""
+    if quantising.output is None:
+        raise OptionError("--output is missing: the file to write", hint="give -o OUT.onnx")
     if not calibration.files:
         if not quantising.dynamic:
             raise OptionError(
@@ -183,10 +200,11 @@ def _check(model: Path, calibration: Calibration, quantising: Quantising) -> Non
         raise OptionError("--calibrate is for static quantisation", hint="leave out --calibrate or --dynamic")
     if model.exists() and quantising.output.exists() and quantising.output.samefile(model):
         raise OptionError(f"--output {quote(str(model))} is the float model itself", hint="name another file")
+    return quantising.output
 
 
 def _quantise(
-    model: Path, calibration: Calibration, quantising: Quantising, images: Images, planning: Planning
+    model: Path, output: Path, calibration: Calibration, quantising: Quantising, images: Images, planning: Planning
 ) -> Result:
     """Make the model, write it, and return what is known about it."""
     from trnrt.importer import import_model
@@ -203,14 +221,14 @@ def _quantise(
         data = _read(imported, calibration, images, planning) if calibration.files else None
     note(*(data.notes if data is not None else ()))
     method = None if quantising.dynamic else calibration.method.value
-    result = Result(imported.name, str(quantising.output), form, method, prepared, data, kept)
+    result = Result(imported.name, str(output), form, method, prepared, data, kept)
     if data is None:
         content = quantise(prepared, form, None, kept)
     else:
         trials = _open_trials(prepared, form, method, data)
         result = _measure(trials, result, quantising)
         content = trials.make(result.kept)
-    write_whole(quantising.output, lambda file: file.write(content))
+    write_whole(output, lambda file: file.write(content))
     return replace(result, size=len(content), notes=() if data is None else data.notes)
 
 
@@ -231,6 +249,7 @@ def _read(imported: ImportedModel, calibration: Calibration, images: Images, pla
 
 def _open_trials(prepared: Prepared, form: str, method: str | None, data: Data) -> Trials:
     from trnrt.quantise.calibrating import find_ranges
+    from trnrt.quantise.making import quantise
     from trnrt.quantise.trials import Trials
 
     ranges = None
@@ -238,7 +257,7 @@ def _open_trials(prepared: Prepared, form: str, method: str | None, data: Data) 
         with counting("calibrating", data.rows) as advance:
             ranges = find_ranges(prepared, data, method, advance)
     with working("running the float model"):
-        return Trials(prepared, form, ranges, data)
+        return Trials(prepared, partial(quantise, prepared, form, ranges), data)
 
 
 def _measure(trials: Trials, result: Result, quantising: Quantising) -> Result:
@@ -266,19 +285,21 @@ def _measure_layers(trials: Trials, kept: frozenset[str]) -> list[LayerCost]:
         return trials.on_rows(LAYER_ROWS).measure_layers(kept, advance)
 
 
-def _predict(
-    model: Path, output: Path, options: SessionOptions, batch: int | None
-) -> tuple[dict[str, Range], list[str]]:
-    """The latencies of the float and the quantised model, and why one is missing.
-
-    The float model also in bfloat16: the int8 model's products take as long as that one's.
-    """
-    from trnrt.commands.opening import fixed_batch, open_session
-
-    planning = options.planning
+def _asked_forms(model: Path, output: Path, planning: Planning) -> list[tuple[str, Path, Planning]]:
+    """What to predict: the float and the quantised model; the float model in bfloat16, too, as the int8 model's
+    products take as long."""
     asked = [("float", model, planning), ("int8", output, planning)]
     if planning.dtype is DType.FLOAT32:
         asked.insert(1, ("bfloat16", model, replace(planning, dtype=DType.BFLOAT16)))
+    return asked
+
+
+def _predict(
+    asked: Sequence[tuple[str, Path, Planning]], options: SessionOptions, batch: int | None
+) -> tuple[dict[str, Range], list[str]]:
+    """The latencies of models by name, and why one is missing."""
+    from trnrt.commands.opening import fixed_batch, open_session
+
     found, notes = {}, []
     for name, path, own in asked:
         try:
@@ -288,3 +309,71 @@ def _predict(
         except TrnrtError as error:
             notes.append(f"no predicted latency for {quote(str(path))}: {one_line(str(error))}")
     return found, list(dict.fromkeys(notes))
+
+
+def _weigh_float8(
+    model: Path,
+    calibration: Calibration,
+    quantising: Quantising,
+    images: Images,
+    options: SessionOptions,
+    batch: int | None,
+    reporting: Reporting,
+) -> None:
+    """Report what 8-bit floats cost and gain."""
+    planning = options.planning
+    _check_float8(calibration, quantising, planning)
+    from trnrt.commands.opening import fixed_batch, open_session
+    from trnrt.planner.options import Float8
+    from trnrt.quantise.float8 import find_layers, join_batches
+    from trnrt.quantise.trials import Trials
+    from trnrt.report.quantising import Float8Result, float8_document, float8_parts
+    from trnrt.running.ranges import with_ranges
+
+    as_16 = replace(planning, dtype=DType.BFLOAT16, narrow=Narrow.FASTER)
+    in_16 = open_session(model, replace(options, planning=as_16))
+    float8 = Float8(planning.dtype.value, narrow=planning.narrow.value)
+    asked = replace(in_16.options, float8=float8)
+    data = _read(in_16.model, calibration, images, planning)
+    note(*data.notes)
+    with working("measuring ranges"):
+        session = in_16.with_options(with_ranges(in_16.model, asked, join_batches(data)))
+    rows = batch or fixed_batch(session)
+    with working("planning"):
+        layers = find_layers(session, rows)
+    with working("running the model"):
+        trials = Trials(layers.prepared, layers.make, layers.pad(data))
+        difference = trials.compare(())
+    costs = tuple(_measure_layers(trials, frozenset())) if quantising.layers else ()
+    made = layers.prepared.layers
+    result = Float8Result(session.name, session.dtype, float8.narrow, made, layers.products, data, difference, costs)
+    if quantising.latency:
+        with working("timing"):
+            latencies = {one.dtype: one.latency(rows or 1) for one in (in_16, session)}
+        result = replace(result, latencies=latencies)
+    deliver(reporting, float8_document(replace(result, notes=data.notes)), render(float8_parts(result)))
+
+
+def _check_float8(calibration: Calibration, quantising: Quantising, planning: Planning) -> None:
+    """OptionError for flags that say nothing of 8-bit floats, and for missing data."""
+    dtype = planning.dtype.value
+    asked = {
+        "--output": quantising.output is not None,
+        "--format": quantising.form is not Form.QDQ,
+        "--dynamic": quantising.dynamic,
+        "--keep": bool(quantising.keep),
+        "--max-drop": quantising.max_drop is not None,
+        "--calibrate": calibration.method is not Method.MINMAX,
+        "--calibration": planning.calibration is not None,
+    }
+    for flag_name, is_given in asked.items():
+        if is_given:
+            raise OptionError(
+                f"{flag_name} is not for --dtype {dtype}, which writes no model: a session narrows the float model",
+                hint=f"leave {flag_name} out; run the float model with --dtype {dtype} --calibration DATA.npz",
+            )
+    if not calibration.files:
+        raise OptionError(
+            f"--dtype {dtype} needs typical inputs: they give the ranges of the numbers",
+            hint="give some hundred rows with --data",
+        )

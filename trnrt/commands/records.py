@@ -16,8 +16,9 @@ from typer.core import TyperCommand
 
 from trnrt.commands.options import (
     BUDGET,
-    CALIBRATE,
+    CALIBRATION,
     EFFORT,
+    NARROW,
     PANELS,
     Backend,
     BackendFlag,
@@ -29,6 +30,7 @@ from trnrt.commands.options import (
     Layout,
     LncFlag,
     LogitsFlag,
+    Narrow,
     NkiFlag,
     NoCapacityFlag,
     PlanBatchFlag,
@@ -286,7 +288,8 @@ class Planning:
     """The target, the dtype and the sizes to plan for."""
 
     dtype: DType = flag("Planning", "--dtype", default=DType.FLOAT32, help="The dtype of weights and activations.")
-    calibrate: Path | None = flag("Planning", "--calibrate", metavar="DATA.npz", help=CALIBRATE)
+    calibration: Path | None = flag("Planning", "--calibration", metavar="DATA.npz", help=CALIBRATION)
+    narrow: Narrow = flag("Planning", "--narrow", default=Narrow.FASTER, help=NARROW)
     target: TargetFlag = None
     timing: TimingFlag = None
     fallback: Fallback = flag(

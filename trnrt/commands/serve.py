@@ -18,7 +18,19 @@ from typing import Annotated, Any
 
 import typer
 
-from trnrt.commands.options import BUDGET, CALIBRATE, TARGETS, Backend, DType, Engine, Fallback, flag, read_budget
+from trnrt.commands.options import (
+    BUDGET,
+    CALIBRATION,
+    NARROW,
+    TARGETS,
+    Backend,
+    DType,
+    Engine,
+    Fallback,
+    Narrow,
+    flag,
+    read_budget,
+)
 from trnrt.commands.records import takes_records
 from trnrt.errors import BackendError
 
@@ -153,7 +165,8 @@ class Serving:
     dtype: DType | None = flag(
         "Planning", "--dtype", show_default="float32", help="The dtype of weights and activations."
     )
-    calibrate: Path | None = flag("Planning", "--calibrate", metavar="DATA.npz", help=CALIBRATE)
+    calibration: Path | None = flag("Planning", "--calibration", metavar="DATA.npz", help=CALIBRATION)
+    narrow: Narrow | None = flag("Planning", "--narrow", show_default="faster", help=NARROW)
     backend: Backend | None = flag(
         "Device", "--backend", show_default="auto", help="What runs the models; auto uses a device if there is one."
     )

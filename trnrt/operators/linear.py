@@ -96,7 +96,7 @@ class LinearStep(Step):
         )
 
     def _prepare_weight(self, positions: int) -> Array:
-        known = f"{self.name} {self.outputs}" if self.outputs else self.name, positions
+        known = " ".join(filter(None, (self.name, str(self.outputs or ""), self.float8))), positions
         if known not in self.prepared:
             self.prepared[known] = weights.linear_weight(self.weight, positions)
         return self.prepared[known]

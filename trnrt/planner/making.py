@@ -290,6 +290,8 @@ def _step_reports(lowering: Lowering, whole: Material, part: Material, fitted: F
             parts=_parts_in_place(step, placed),
             part_of=_place_in_source(step, placed),
             complete=module.completing.get(step.output, ""),
+            float8=step.float8,
+            source_scale=step.source_scale,
         )
         for k, (all_of_it, step, call, lines, loading) in enumerate(
             zip(whole.steps, part.steps, module.calls, module.lines, module.loading, strict=True)

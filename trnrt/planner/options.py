@@ -12,6 +12,7 @@ from trnrt.planner.sizes import Shape
 
 DTYPES = ("float32", "bfloat16", "float16")
 EIGHT_BITS = ("float8_e4m3", "float8_e5m2")
+NARROW = ("faster", "all")
 FALLBACKS = ("onnxruntime",)
 EFFORTS = (0, 1)
 NO_BUDGET = 0
@@ -26,13 +27,18 @@ which a small instance has. No figure of AWS between these is published."""
 class Float8:
     """8-bit floats for the products that the tensor engine computes at twice the rate of 16 bits.
 
-    ``ranges``: the largest magnitude of each computed value in calibration data, by name; others stay as they are.
+    ``ranges``: the largest magnitude of each value in calibration data, by name; others stay as they are. ``narrow``:
+    "faster" takes the layers that are estimated to be faster so, but the first and the last one; "all" takes each layer
+    that has a kernel for it.
     """
 
     dtype: str
     ranges: tuple[tuple[str, float], ...] = ()
+    narrow: str = "faster"
 
     def __post_init__(self) -> None:
+        if self.narrow not in NARROW:
+            raise OptionError(f"unknown choice of layers {self.narrow!r}", hint=f"it is {' or '.join(NARROW)}")
         if self.dtype not in EIGHT_BITS:
             raise OptionError(f"unknown 8-bit dtype {self.dtype!r}", hint=f"it is one of {', '.join(EIGHT_BITS)}")
 

@@ -70,7 +70,8 @@ class StepReport:
     the result, each with the code of its place there after the result's identifier; where all are, nothing is called,
     and the kernel is "none". ``part_of``: the code that takes the result from its only source, if it is stored there;
     then nothing is called either. ``complete``: the call that would give each core all of a result of which it makes
-    and keeps a share.
+    and keeps a share. ``float8``: the dtype of 8 bits in which it multiplies its source, divided by ``source_scale``,
+    and its weights; "" if it doesn't.
     """
 
     name: str
@@ -95,6 +96,8 @@ class StepReport:
     parts: tuple[tuple[str, str], ...] = ()
     part_of: str = ""
     complete: str = ""
+    float8: str = ""
+    source_scale: float = 1.0
 
 
 @dataclass(frozen=True)

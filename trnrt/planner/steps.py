@@ -102,7 +102,8 @@ class Step:
     ``shape`` is the stored shape of the result, ``dtype`` its dtype if that isn't the session's, ``weight_dtype`` that
     of its weights. ``nodes`` are the ONNX
     nodes that the step covers, ``title`` names them with their operators; ``Lowering.add`` sets both. ``tuned`` are the
-    chosen options of the kernel's call, out of ``tunable``.
+    chosen options of the kernel's call, out of ``tunable``. ``float8``: the dtype of 8 bits in which the step
+    multiplies its source, divided by ``source_scale``, and its weights; "" if it doesn't.
     """
 
     name: str
@@ -114,6 +115,8 @@ class Step:
     nodes: list[str] = field(default_factory=list)
     title: list[str] = field(default_factory=list)
     tuned: dict[str, int | str] = field(default_factory=dict)
+    float8: str = ""
+    source_scale: float = 1.0
 
     def __post_init__(self) -> None:
         """The device has no scalars: they are stored as one element."""

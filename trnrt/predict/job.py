@@ -37,6 +37,7 @@ from trnrt.text import count_text, list_text, name_text, quote
 if TYPE_CHECKING:
     from trnrt.backends import DeviceOptions
     from trnrt.importer import ImportedModel, TensorInfo
+    from trnrt.planner.options import Float8
 
 ROWS_PER_PART = 16384
 """The most rows of a part: a file that is quick to write, and little work to lose."""
@@ -55,8 +56,8 @@ class Request:
     """The user's settings. ``target``: None is the machine's device, else trn2. ``form``: "parquet" or "npz".
 
     ``top``: how many of the best classes to write beside the outputs. ``batch``, ``rows_per_part``: None chooses them.
-    ``limit``: only the input's first rows. ``max_instructions``: of a kernel; see ``PlanOptions``. ``calibrate``: the
-    data of an 8-bit dtype.
+    ``limit``: only the input's first rows. ``max_instructions``: of a kernel; see ``PlanOptions``. ``calibration``: the
+    data of an 8-bit dtype; ``narrow``: the layers that have it.
     """
 
     model: str
@@ -76,7 +77,8 @@ class Request:
     rows_per_part: int | None = None
     limit: int | None = None
     max_instructions: int | None = None
-    calibrate: Path | None = None
+    calibration: Path | None = None
+    narrow: str = "faster"
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,8 @@ def prepare(request: Request, *, checked: bool = False) -> Opened:
         request.model,
         target=request.target,
         dtype=request.dtype,
-        calibrate=request.calibrate,
+        calibration=request.calibration,
+        narrow=request.narrow,
         backend=request.backend,
         fallback=request.fallback,
         max_instructions=request.max_instructions,
@@ -348,6 +351,11 @@ def _mixing_error(session: InferenceSession, reason: str) -> OptionError:
     )
 
 
+def _digest(float8: Float8) -> str:
+    """The part of a job's identity that is in its 8-bit floats, besides the dtype."""
+    return sha256(repr((float8.ranges, float8.narrow)).encode()).hexdigest()[:16]
+
+
 def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
     """(name, value) of all that the parts' bytes depend on."""
     job, request, asked = opened.job, opened.job.request, opened.job.request.asked
@@ -361,7 +369,7 @@ def _identity(opened: Opened) -> tuple[tuple[str, str], ...]:
         "batch": job.batch,
         "target": cache_name(opened.session.target),
         "dtype": request.dtype,
-        **({} if float8 is None else {"ranges": sha256(repr(float8.ranges).encode()).hexdigest()[:16]}),
+        **({} if float8 is None else {"ranges": _digest(float8)}),
         "backend": request.backend,
         "fallback": request.fallback or "none",
         "max instructions": "default" if request.max_instructions is None else request.max_instructions or "none",

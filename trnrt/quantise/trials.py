@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from trnrt.errors import BackendError, OptionError, QuantiseError
 from trnrt.quantise.comparing import Array, Difference, compare_runs
 from trnrt.quantise.data import Data
-from trnrt.quantise.making import quantise
 from trnrt.quantise.preparing import Layer, Prepared
 from trnrt.running.rows import as_matrix
 from trnrt.text import count_text, one_line
@@ -38,14 +36,10 @@ class LayerCost:
 class Trials:
     """Quantised versions of a model on one set of rows, each with some layers in float."""
 
-    def __init__(self, prepared: Prepared, form: str, ranges: Any, data: Data) -> None:
-        self.prepared, self.data = prepared, data
-        self._form, self._ranges = form, ranges
+    def __init__(self, prepared: Prepared, make: Callable[[Collection[str]], bytes], data: Data) -> None:
+        """``make`` gives the model with the layers of these names in float."""
+        self.prepared, self.make, self.data = prepared, make, data
         self._reference = _run(prepared.content, data)
-
-    def make(self, kept: Collection[str]) -> bytes:
-        """The model with the layers ``kept`` in float."""
-        return quantise(self.prepared, self._form, self._ranges, kept)
 
     def compare(self, kept: Collection[str]) -> Difference:
         """The difference between that model and the float model."""
@@ -53,7 +47,7 @@ class Trials:
 
     def on_rows(self, most: int) -> Trials:
         """The same on about ``most`` rows."""
-        return Trials(self.prepared, self._form, self._ranges, self.data.take(most))
+        return Trials(self.prepared, self.make, self.data.take(most))
 
     def measure_layers(self, always: Collection[str], advance: Callable[[int], None]) -> list[LayerCost]:
         """What each layer costs that is not ``always`` kept. Calls ``advance`` with 1 after each.

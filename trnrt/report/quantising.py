@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trnrt.nki.machine.timing import Range
     from trnrt.quantise.comparing import Difference
     from trnrt.quantise.data import Data
-    from trnrt.quantise.preparing import Prepared
+    from trnrt.quantise.preparing import Layer, Prepared
     from trnrt.quantise.trials import LayerCost
 
 _LATENCIES = {"float": "float model", "bfloat16": "float model in bfloat16", "int8": "quantised model"}
@@ -69,6 +69,73 @@ def result_parts(result: Result) -> list[RenderableType]:
         found = "; ".join(f"{_LATENCIES[name]} {range_text(one)}" for name, one in result.latencies.items())
         parts.append(Text(f"predicted for the device: {found}"))
     return parts
+
+
+@dataclass(frozen=True)
+class Float8Result:
+    """What 8-bit floats cost and gain. ``products``: convolutions and matrix products, of which ``layers`` are in
+    ``dtype``; ``latencies``: predicted, by dtype, None if that failed."""
+
+    model: str
+    dtype: str
+    narrow: str
+    layers: tuple[Layer, ...]
+    products: int
+    data: Data
+    difference: Difference
+    costs: tuple[LayerCost, ...] = ()
+    latencies: Mapping[str, Range] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gain(self) -> float | None:
+        """The predicted time in bfloat16 over that in ``dtype``."""
+        found = [self.latencies.get(dtype) for dtype in ("bfloat16", self.dtype)]
+        return found[0].us / found[1].us if found[0] and found[1] else None
+
+
+def float8_parts(result: Float8Result) -> list[RenderableType]:
+    """The report: how many layers are in 8 bits, what they lose, what each costs, and the predicted gain."""
+    count = f"{count_text(len(result.layers), 'layer')} of {result.products} in {result.dtype}"
+    parts: list[RenderableType] = [Text(f"{name_text(result.model)}: {count}, the others in bfloat16")]
+    why = "no layer is estimated to be faster in 8 bits; --narrow all takes all that can be"
+    parts.append(Text(_difference_text(result.difference) if result.layers else why))
+    if result.costs:
+        parts += ["", costs_table(result.costs)]
+    rows = count_text(result.data.rows, "row")
+    parts += ["", Text(f"measured with onnxruntime on the CPU with rounded factors, on {rows} of calibration data")]
+    if result.latencies:
+        found = "; ".join(f"{name} {range_text(one)}" for name, one in result.latencies.items())
+        gain = "" if result.gain is None else f"; bfloat16 takes {result.gain:.2f} times as long as {result.dtype}"
+        parts.append(Text(f"predicted for the device: {found}{gain}"))
+    return parts
+
+
+def float8_document(result: Float8Result) -> Document:
+    """The report of 8-bit floats: ``loss`` of the model, and ``cost`` of each layer that is in 8 bits alone, null if
+    not measured; ``predicted`` in microseconds by dtype, and ``gain``, the time in bfloat16 over that in 8 bits."""
+    costs = {cost.layer.name: cost.difference for cost in result.costs}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": result.model,
+        "format": result.dtype,
+        "narrow": result.narrow,
+        "rows": result.data.rows,
+        "products": result.products,
+        "loss": _difference_document(result.difference),
+        "layers": [
+            {
+                "name": layer.name,
+                "operator": layer.op,
+                "nodes": list(layer.nodes),
+                "cost": _difference_document(costs.get(layer.name)),
+            }
+            for layer in result.layers
+        ],
+        "predicted": {name: _range_document(found) for name, found in result.latencies.items()},
+        "gain": result.gain,
+        "notes": list(result.notes),
+    }
 
 
 def costs_table(costs: tuple[LayerCost, ...]) -> Table:

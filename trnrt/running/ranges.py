@@ -27,6 +27,9 @@ Array = NDArray[Any]
 _ROWS = 8
 # onnxruntime refuses newer versions.
 _KNOWN_IR = 10
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+# Operators whose result has the elements of their first input.
+_MOVES = ("Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def with_ranges(model: ImportedModel, options: PlanOptions, given: Path | Mapping[str, Array] | None) -> PlanOptions:
@@ -37,14 +40,14 @@ def with_ranges(model: ImportedModel, options: PlanOptions, given: Path | Mappin
     if options.float8 is None:
         if given is not None:
             raise OptionError(
-                f"--calibrate gives the ranges of 8-bit floats, and the dtype is {options.dtype}",
+                f"--calibration gives the ranges of 8-bit floats, and the dtype is {options.dtype}",
                 hint="leave it out, or use --dtype float8_e4m3",
             )
         return options
     if given is None:
         raise OptionError(
             f"--dtype {options.float8.dtype} needs typical inputs: they give the ranges of the numbers",
-            hint="give some hundred rows with --calibrate DATA.npz, in arrays named like the model's inputs",
+            hint="give some hundred rows with --calibration DATA.npz, in arrays named like the model's inputs",
         )
     arrays = dict(given) if isinstance(given, Mapping) else _read(model, given)
     ranges = measure_ranges(model, check_feeds(model, arrays))
@@ -57,18 +60,19 @@ def _read(model: ImportedModel, path: Path) -> dict[str, Array]:
 
 
 def measure_ranges(model: ImportedModel, arrays: Mapping[str, Array]) -> dict[str, float]:
-    """The largest magnitude of each value that a convolution reads, by its name in the graph as planned.
+    """The largest magnitude of each value that a layer multiplies, by its name in the graph as planned.
 
     BackendError if onnxruntime can't run the graph, InputError if a value isn't finite.
     """
     ranges: dict[str, float] = {}
-    opened: dict[tuple[tuple[str, tuple[int, ...]], ...], tuple[Any, list[str]]] = {}
+    opened: dict[tuple[tuple[str, tuple[int, ...]], ...], tuple[Any, list[str], list[str]]] = {}
     for feeds in _slices(model, arrays):
         key = tuple((name, array.shape) for name, array in feeds.items())
         if key not in opened:
             opened[key] = _open(model, feeds)
-        session, names = opened[key]
-        for name, array in zip(names, session.run(names, feeds) if names else [], strict=True):
+        session, names, inputs = opened[key]
+        found = dict(zip(names, session.run(names, feeds) if names else [], strict=True))
+        for name, array in (found | {name: feeds[name] for name in inputs}).items():
             most = float(np.abs(array.astype(np.float32)).max(initial=0.0))
             if not np.isfinite(most):
                 raise InputError(f"{quote(name)} is not finite on the calibration data", hint="leave such rows out")
@@ -94,14 +98,15 @@ def _slices(model: ImportedModel, arrays: Mapping[str, Array]) -> Iterator[dict[
             yield part
 
 
-def _open(model: ImportedModel, feeds: Mapping[str, Array]) -> tuple[Any, list[str]]:
-    """onnxruntime's session for the graph as planned, and the names of the values to measure."""
+def _open(model: ImportedModel, feeds: Mapping[str, Array]) -> tuple[Any, list[str], list[str]]:
+    """onnxruntime's session for the graph as planned, and the names of computed values and of inputs to measure."""
     import onnxruntime
 
     values = {name: feeds[name] for name in model.parameters}
     bound = model.bind({name: array.shape for name, array in feeds.items()}, values).model
-    read = {node.inputs[0] for node in bound.graph if node.op_type == "Conv" and node.domain == ""}
-    names = sorted(value.name for value in read if value is not None and value.name and value.producer() is not None)
+    read = {value for node in bound.graph if _is_layer(node) for value in _stored_values(node.inputs[0])}
+    names = sorted(str(value.name) for value in read if value.producer() is not None)
+    inputs = sorted(str(value.name) for value in read if value.is_graph_input())
     proto: onnx.ModelProto = ir.to_proto(bound)
     proto.ir_version = min(proto.ir_version, _KNOWN_IR)
     del proto.graph.output[:]
@@ -114,4 +119,16 @@ def _open(model: ImportedModel, feeds: Mapping[str, Array]) -> tuple[Any, list[s
         raise BackendError(
             f"onnxruntime can't run the model to measure ranges: {' '.join(str(error).split())}"
         ) from None
-    return session, names
+    return session, names, inputs
+
+
+def _is_layer(node: ir.Node) -> bool:
+    return node.op_type in ("Conv", "Gemm", "MatMul") and node.domain == ""
+
+
+def _stored_values(value: ir.Value | None) -> Iterator[ir.Value]:
+    """A value of floats, and those that have the same elements in another order or shape."""
+    while value is not None and value.dtype in _FLOATS and not value.is_initializer():
+        yield value
+        node = value.producer()
+        value = node.inputs[0] if node is not None and node.op_type in _MOVES and node.domain == "" else None

@@ -38,7 +38,8 @@ def shake_model(model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -
 
     ``known``: name -> dtype of values for which ONNX's own inference finds none. In float32, numbers move by up to two
     unit roundoffs of float32 or of their own dtype. In 16 bits they are also rounded to ``dtype``; constants are only
-    rounded. In 8 bits, both factors of convolutions move by up to a unit roundoff, and all else is as in bfloat16.
+    rounded. In 8 bits, both factors of layers with constant weights move by up to a unit roundoff; all else is as in
+    bfloat16.
     """
     copy = model.clone()
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(copy)
@@ -93,7 +94,7 @@ class _Shaker:
         for position, value in enumerate(node.inputs[: _FIXED_FROM.get(node.op_type)]):
             if value is None or self._float(value) is None:
                 continue
-            eight = self.eight if position < 2 and rule_of(node) is sums.convolution else 0.0
+            eight = self.eight if position < 2 and self._is_layer(node) else 0.0
             if value in self.shaken and not eight:
                 continue
             if value not in self.flowing and self.dtype not in _SHORT:
@@ -101,6 +102,11 @@ class _Shaker:
             if (value, eight) not in self.made:
                 self.made[value, eight] = self._noise(value, node, before=True, eight=eight)
             node.replace_input_with(position, self.made[value, eight])
+
+    def _is_layer(self, node: ir.Node) -> bool:
+        """True for a convolution or a matrix product with constant weights: a session can multiply it in 8 bits."""
+        is_product = rule_of(node) in (sums.convolution, sums.gemm, sums.matmul)
+        return is_product and node.inputs[1] not in self.flowing
 
     def _shake_output(self, value: ir.Value, node: ir.Node) -> None:
         if self._float(value) is None or not (value.uses() or value.is_graph_output()):
