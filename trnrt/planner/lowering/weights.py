@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from trnrt.kernels.compute_math import ROUNDER
 from trnrt.kernels.conv.depthwise import Slots, block_slots
+from trnrt.kernels.conv.grouping import groups_together
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
 from trnrt.kernels.conv.stacking import APART
+from trnrt.kernels.conv.volumes import phase_slices
 from trnrt.kernels.linear import OUTPUTS
 from trnrt.nki import nl
 
@@ -165,3 +167,36 @@ def conv_transpose_weight(weight: Array, groups: int = 1, together: int = 1) -> 
 def scaled_columns(bias: Array, scale: Array) -> Array:
     """(O,) and (O,) -> (P, 3*B) float32 for convolutions of 8-bit floats: biases, scales, and their reciprocals."""
     return np.concatenate([columns(bias), columns(scale), columns(np.float32(1) / scale.astype(np.float32))], axis=1)
+
+
+def volume_weight(weight: Array, groups: int = 1) -> Array:
+    """(O, C, KD, KH, KW) -> (P, B, KD*KH*KW, O) for conv3d_streamed; with ``groups``, C and O are those of one, and B
+    runs over the blocks of one group after the other."""
+    return conv_weight(weight.reshape(*weight.shape[:2], -1, weight.shape[-1]), groups)
+
+
+def stacked_volume_weight(weight: Array, groups: int = 1) -> tuple[Array, int]:
+    """(O, C, KD, KH, KW) -> (P, B, KH*KW, O) for conv3d_stacked, where the slices that a depth tap sees are channels;
+    and how many groups make one convolution, as in ``conv_weight``."""
+    outputs, channels, depth = weight.shape[:3]
+    together = int(groups_together(groups * depth * channels, outputs, groups))
+    stacked = weight.swapaxes(1, 2).reshape(outputs, depth * channels, *weight.shape[3:])
+    return conv_weight(stacked, groups, together), together
+
+
+def volume_transpose_weight(weight: Array, groups: int, size: int, stride: int, pad: int, dilation: int) -> Array:
+    """(C, O of a group, KD, KH, KW) -> (P, B, KH*KW, O) for conv_transpose3d: the blocks of each of the first result
+    slices, out of ``size``, whose remainders modulo the stride differ. With groups, zeros where an output doesn't see a
+    channel; the other arguments are those of the depth."""
+    channels, outputs = weight.shape[0] // groups, weight.shape[1]
+    dense = np.zeros((groups, channels, groups, outputs, *weight.shape[2:]), weight.dtype)
+    for group in range(groups):
+        dense[group, :, group] = weight[group * channels : (group + 1) * channels]
+    dense = dense.reshape(groups * channels, groups * outputs, *weight.shape[2:])
+    found = []
+    for phase in range(min(stride, size)):
+        taps = [tap for tap, _ in phase_slices(phase, weight.shape[2], stride, pad, dilation)]
+        stacked = np.moveaxis(dense[:, :, taps], 2, 0).reshape(-1, groups * outputs, *weight.shape[3:])
+        found.append(conv_transpose_weight(stacked))
+    parts = max(len(part) for part in found)
+    return np.concatenate([np.pad(part, ((0, parts - len(part)), *[(0, 0)] * 3)) for part in found], axis=1)
