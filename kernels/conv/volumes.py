@@ -7,7 +7,7 @@ unless K is 1. ``conv2d`` and ``conv_transpose2d`` do the rest, with all their w
 
 from typing import Any
 
-from trnrt.kernels.common import ceil_div, count_elements, transfer
+from trnrt.kernels.common import ceil_div, transfer
 from trnrt.kernels.conv.conv2d import conv2d
 from trnrt.kernels.conv.conv_transpose import conv_transpose2d
 from trnrt.kernels.conv.streaming import Triple

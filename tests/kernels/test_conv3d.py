@@ -9,7 +9,7 @@ from calling import DTYPES, TARGETS
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_budgets import peak
-from volumes import VolumeConv
+from volume_convolutions import VolumeConv
 
 from trnrt.errors import KernelError
 from trnrt.kernels.conv import streaming

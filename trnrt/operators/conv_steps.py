@@ -12,7 +12,7 @@ from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators.arranging import parameter_name
-from trnrt.operators.windows import Window
+from trnrt.operators.windows import Window, image_size
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.weights import blocks_of
 from trnrt.planner.plan import Array, Layout
@@ -82,7 +82,7 @@ class ConvLayer:
 class ImagesStep(Step):
     """A convolution of either kind; ``weight`` and ``bias`` are in the kernel's layout, constants or computed tensors.
 
-    A row of pixels (N, C, W) is an image of one row, in HBM.
+    A row of pixels (N, C, W) is an image of one row, in HBM, and a volume (N, C, D, H, W) one of D rows.
     """
 
     weight: Array | Operand
@@ -94,7 +94,7 @@ class ImagesStep(Step):
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         shape = super().hbm_view(position)
-        return (*shape[:2], 1, shape[2]) if not position and len(shape) == 3 else shape
+        return shape if position else (*shape[:2], *image_size(shape))
 
     def _kernel_call(self, module: str, kernel: str, given: dict[str, Any]) -> Call:
         """The call, with the options that differ from the kernel's defaults."""
@@ -224,7 +224,7 @@ class ConvStep(ImagesStep):
     def _band_sizes(self) -> tuple[int, ...]:
         """Those of _BAND_BYTES that fit; each makes other bands than the default and than the others."""
         shape, pooling = self._shape(self._layer.channels_at_once), make_pooling(self.pool_op, self.pool)
-        images, rows, cols = self.shape[0], *((1, *self.shape[2:])[-2:])
+        images, rows, cols = self.shape[0], *image_size(self.shape)
         bands: dict[conv_room.Steps, int] = {}
         for size in (0, *_BAND_BYTES):
             if conv_room.conv_fits(shape, pooling, size):
@@ -287,9 +287,8 @@ class ConvStep(ImagesStep):
 
     @property
     def _image(self) -> tuple[int, int]:
-        """(rows, columns) of the source; a row of pixels is an image of one row."""
-        rows, columns = (1, *self.sources[0].shape[2:])[-2:]
-        return rows, columns
+        """(rows, columns) of the source."""
+        return image_size(self.sources[0].shape)
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         """A band of the source (unless read in place), a band of results, and the weights in use."""

@@ -5,6 +5,7 @@ P is the partition count, at most 128; B counts blocks of 128 of them. See ``ker
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from trnrt.kernels.compute_math import ROUNDER
 from trnrt.kernels.conv.depthwise import Slots, block_slots
-from trnrt.kernels.conv.grouping import groups_together
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
 from trnrt.kernels.conv.stacking import APART
@@ -21,6 +21,8 @@ from trnrt.kernels.linear import OUTPUTS
 from trnrt.nki import nl
 
 Array = NDArray[Any]
+Prepare = Callable[[Array], Array]
+"""Lay a weight out as a kernel reads it."""
 
 PARTITIONS: int = nl.tile_size.pmax
 
@@ -175,13 +177,11 @@ def volume_weight(weight: Array, groups: int = 1) -> Array:
     return conv_weight(weight.reshape(*weight.shape[:2], -1, weight.shape[-1]), groups)
 
 
-def stacked_volume_weight(weight: Array, groups: int = 1) -> tuple[Array, int]:
-    """(O, C, KD, KH, KW) -> (P, B, KH*KW, O) for conv3d_stacked, where the slices that a depth tap sees are channels;
-    and how many groups make one convolution, as in ``conv_weight``."""
+def stacked_volume_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
+    """(O, C, KD, KH, KW) -> (P, B, KH*KW, O) for conv3d_stacked, where the slices that a depth tap sees are channels:
+    ``conv_weight`` of KD*C channels in each group."""
     outputs, channels, depth = weight.shape[:3]
-    together = int(groups_together(groups * depth * channels, outputs, groups))
-    stacked = weight.swapaxes(1, 2).reshape(outputs, depth * channels, *weight.shape[3:])
-    return conv_weight(stacked, groups, together), together
+    return conv_weight(weight.swapaxes(1, 2).reshape(outputs, depth * channels, *weight.shape[3:]), groups, together)
 
 
 def volume_transpose_weight(weight: Array, groups: int, size: int, stride: int, pad: int, dilation: int) -> Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from calling import IMAGE_ACTIVATIONS, Array, call, check, drawn, hbm
 
+from trnrt.kernels.conv.grouping import groups_together
 from trnrt.kernels.conv.streaming import conv3d_streamed
 from trnrt.kernels.conv.volumes import conv3d_stacked
 from trnrt.nki import Spec, nl, trace
@@ -62,8 +63,8 @@ class VolumeConv:
         """Weights and bias as the kernel wants them."""
         if self.way == "streamed":
             return volume_weight(w, self.groups), columns(b, self.outputs // self.groups)
-        weight, together = stacked_volume_weight(w, self.groups)
-        return weight, columns(b, together * self.outputs // self.groups)
+        together = groups_together(self.volumes[1] * self.kernel[0], self.outputs, self.groups)
+        return stacked_volume_weight(w, self.groups, together), columns(b, together * self.outputs // self.groups)
 
     def arrays(self, dtype: str, seed: int) -> list[Array]:
         """Volumes, weights, bias and, if one is added, another tensor."""
