@@ -13,7 +13,7 @@ from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.arranging import arrange_parameter
 from trnrt.operators.bounds import sums
-from trnrt.operators.conv_steps import NO_POOL, ConvLayer, ConvStep, ConvTransposeStep, fits_kernel
+from trnrt.operators.conv_steps import NO_POOL, ConvLayer, ConvStep, ConvTransposeStep, fits_kernel, is_cramped
 from trnrt.operators.fusing import MONOTONIC, following_rounding, following_sum, next_activation
 from trnrt.operators.pool import counts_alike, read_pool
 from trnrt.operators.record import NEVER, Declaration
@@ -88,7 +88,8 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     dense = layer.dense(as_dtype(lowering.dtype).itemsize)
     if fits_kernel(dense.channels_at_once, size, window, NO_POOL):
         layer = dense
-    if not fits_kernel(layer.channels_at_once, size, window, NO_POOL):
+    fits = fits_kernel(layer.channels_at_once, size, window, NO_POOL)
+    if not fits or is_cramped(layer, shape[0], size, window):
         lower_volume_conv(lowering, node, layer)
         return
     weight, bias = _parameters(lowering, node, layer, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any, cast
 
 from trnrt.kernels.conv import conv_room, conv_transpose, depthwise, grouping, packing, row_groups, stacking
@@ -28,6 +29,9 @@ MOST_ZEROS = 1536 * 1024
 _BAND_BYTES = (8192, 4096, 32768)
 _FEW_CHANNELS = 8
 _LEAST_CYCLES = 8192
+# The fewest results of a band that conv2d computes well: a quarter of a PSUM bank. DeepLabV3's convolutions of 2,048
+# channels with dilation 12 have one in a band: each would load its own input.
+_LEAST_BAND = 128
 NO_POOL = Window((1, 1), (1, 1), (1, 1), (0, 0))
 # conv2d's own defaults: the call leaves out options that equal them.
 _DEFAULTS = {
@@ -401,3 +405,12 @@ def fits_kernel(channels: int, size: tuple[int, int], window: Window, pool: Wind
     """True if conv2d can compute results that are pooled from a convolution of ``size``."""
     shape = ConvShape(channels, size, **window.options)
     return bool(conv_room.conv_fits(shape, make_pooling("max", pool)))
+
+
+def is_cramped(layer: ConvLayer, images: int, size: tuple[int, int], window: Window) -> bool:
+    """True if conv2d's bands hold so few results that a convolution is better computed by conv3d_streamed."""
+    if layer.groups > 1:
+        return False
+    shape, pooling = ConvShape(layer.channels, size, **window.options), make_pooling("max", NO_POOL)
+    band = conv_room.band_steps(images, *size, shape, pooling, (1, 1, 0), 0)
+    return prod(band) < min(_LEAST_BAND, images * prod(size))

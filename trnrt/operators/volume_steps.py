@@ -8,7 +8,7 @@ from trnrt.kernels.conv.conv_transpose import Taps, transpose_fits
 from trnrt.kernels.conv.streaming import VolumeShape, streamed_fits
 from trnrt.kernels.conv.volumes import phase_slices
 from trnrt.operators.arranging import parameter_name
-from trnrt.operators.conv_steps import NO_POOL, ConvLayer, fits_kernel
+from trnrt.operators.conv_steps import NO_POOL, ConvLayer, fits_kernel, is_cramped
 from trnrt.operators.windows import VolumeWindow
 from trnrt.planner.lowering.weights import blocks_of
 from trnrt.planner.plan import Array
@@ -25,22 +25,25 @@ def as_volumes(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:2], *(1,) * (5 - len(shape)), *shape[2:])
 
 
-def choose_kernel(layer: ConvLayer, window: VolumeWindow, volume: tuple[int, ...], size: tuple[int, ...]) -> str:
-    """The kernel for a convolution from a volume (D, H, W) to results of ``size``; "" if there is none.
+def choose_kernel(layer: ConvLayer, window: VolumeWindow, source: tuple[int, ...], made: tuple[int, ...]) -> str:
+    """The kernel for a convolution between tensors of these shapes; "" if there is none. Images are such for which
+    conv2d has no room.
 
     With depth taps as channels, products have more of the partitions to sum over if the channels don't fill blocks;
     otherwise the copies would gain nothing.
     """
-    depth = window.kernel[0]
-    stacked = ConvLayer(layer.channels * depth, layer.outputs, window.plane.kernel, layer.groups)
+    taps = window.kernel[0]
+    stacked = ConvLayer(layer.channels * taps, layer.outputs, window.plane.kernel, layer.groups)
     each = layer.channels // layer.groups
-    gains = layer.groups > 1 or depth == 1 or blocks_of(each * depth) < depth * blocks_of(each)
-    rows, columns = size[-2:]
-    if gains and fits_kernel(stacked.channels_at_once, (rows, columns), window.plane, NO_POOL):
+    gains = layer.groups > 1 or taps == 1 or blocks_of(each * taps) < taps * blocks_of(each)
+    depth, height, width = as_volumes(source)[2:]
+    images, rows, columns = as_volumes(made)[2:]
+    fits = len(made) == 5 and fits_kernel(stacked.channels_at_once, (rows, columns), window.plane, NO_POOL)
+    if fits and gains and not is_cramped(stacked, images, (rows, columns), window.plane):
         return STACKED
-    depth, height, width = volume
-    fits = streamed_fits(VolumeShape((depth, height, width), **window.options))
-    return STREAMED if fits else ""
+    if streamed_fits(VolumeShape((depth, height, width), **window.options)):
+        return STREAMED
+    return STACKED if fits else ""
 
 
 def transposed_fits(channels: int, window: VolumeWindow) -> bool:

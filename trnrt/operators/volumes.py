@@ -29,7 +29,7 @@ def lower_volume_conv(lowering: Lowering, node: ir.Node, layer: ConvLayer) -> No
     computed in the same pass."""
     source, shape = lowering.operand(node.inputs[0]), lowering.shape(node.outputs[0])
     window = read_volume_window(node, lowering.shape(node.inputs[1])[2:])
-    kernel = choose_kernel(layer, window, as_volumes(source.shape)[2:], as_volumes(shape)[2:])
+    kernel = choose_kernel(layer, window, source.shape, shape)
     if not kernel:
         raise too_large(layer.channels_at_once, window)
     weight, bias = _parameters(lowering, node, layer, kernel)
