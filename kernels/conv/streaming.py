@@ -51,6 +51,11 @@ class VolumeShape(nl.NKIObject):
         span = (results - 1) * self.stride[axis] + (taps - 1) * self.dilation[axis] + 1
         return min(span, self.image[axis])
 
+    def position(self, tap: int) -> Triple:
+        """(slice, row, column) of the kernel's tap of that number."""
+        rows, columns = self.kernel[1], self.kernel[2]
+        return (tap // (rows * columns), tap // columns % rows, tap % columns)
+
     def lead(self, axis: int) -> int:
         """The first tap that sees the source, not the padding, for the first result."""
         return min(self.kernel[axis] - 1, ceil_div(self.pads[axis], self.dilation[axis]))
@@ -214,10 +219,12 @@ def _stream_box(
     step = max(1, CHUNK_BYTES // ((made[1] - made[0]) * 4))
     for block in range(ceil_div(src.shape[1], nl.tile_size.pmax)):
         k = block_rows(src.shape[1], block)
-        for piece in _tap_ranges((0, taps), shape.kernel[2] if how.by_row else taps, lead):
-            seen = _seen_box(sums.box, piece, shape)
-            if min(_length(seen[1]), _length(seen[2]), _length(seen[3])) == 0:
+        for row in _tap_ranges((0, taps), shape.kernel[2] if how.by_row else taps, lead):
+            # Weights of taps that see nothing need not be loaded: those of a dilation as large as the image.
+            piece = _seeing_taps(sums.box, row, shape)
+            if _length(piece) <= 0:
                 continue
+            seen = _seen_box(sums.box, row, shape)
             x_sb = _load_box(src, block, k, seen)
             for chunk in _tap_ranges(piece, step, lead):
                 w_sb = nl.ndarray((k, _length(chunk), _length(made)), dtype=w.dtype, buffer=nl.sbuf)
@@ -242,16 +249,27 @@ def _tap_ranges(taps: tuple[int, int], step: int, lead: int) -> list[tuple[int, 
     return ranges
 
 
+def _seeing_taps(box: Box, taps: tuple[int, int], shape: VolumeShape) -> tuple[int, int]:
+    """(first, end) of the ``taps`` between which are all that see the source for any result of a box."""
+    first, end = taps[1], taps[0]
+    for tap in range(taps[0], taps[1]):
+        position = shape.position(tap)
+        sees = True
+        for axis in range(3):
+            sees = sees and _length(shape.seen(axis, box[axis + 1], (position[axis], position[axis] + 1))) > 0
+        if sees:
+            first, end = min(first, tap), tap + 1
+    return (first, end)
+
+
 def _seen_box(box: Box, taps: tuple[int, int], shape: VolumeShape) -> Box:
     """The part of the source that the results of a box see through the taps (first, end): all, or those of one row."""
     seen = [box[0]]
-    rows, columns = shape.kernel[1], shape.kernel[2]
+    row = shape.position(taps[0])
     for axis in range(3):
         through = (0, shape.kernel[axis])
-        if axis < 2 and _length(taps) <= columns:
-            row = taps[0] // columns
-            tap = row // rows if axis == 0 else row % rows
-            through = (tap, tap + 1)
+        if axis < 2 and _length(taps) <= shape.kernel[2]:
+            through = (row[axis], row[axis] + 1)
         seen.append(shape.seen(axis, box[axis + 1], through))
     return seen
 
@@ -280,11 +298,7 @@ def _add_product(
     part = sums.parts[number % len(sums.parts)]
     bank = sums.banks[number]
     o0 = number // len(sums.parts) * nl.tile_size.pmax
-    position = (
-        tap // (shape.kernel[1] * shape.kernel[2]),
-        tap // shape.kernel[2] % shape.kernel[1],
-        tap % shape.kernel[2],
-    )
+    position = shape.position(tap)
     made = [(0, 0), (0, 0), (0, 0)]
     read = [(0, 0), (0, 0), (0, 0)]
     is_whole = True

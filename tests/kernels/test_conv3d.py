@@ -122,6 +122,20 @@ def test_atrous_convolutions_fit(channels: int, size: int, dilation: int) -> Non
     assert peak(conv.program()) <= WORKING_BYTES
 
 
+def test_large_kernels_fit() -> None:
+    pads = (2, 2, 2)
+    conv = VolumeConv((1, 256, 9, 40, 40), 300, (5, 5, 5), stride=(1, 2, 2), pads=pads, ends=pads, added=True)
+    assert peak(conv.program()) <= WORKING_BYTES
+
+
+def test_weights_of_taps_that_see_nothing_are_not_loaded() -> None:
+    """With a dilation of the image's size only the tap in the middle sees it."""
+    pads = (0, 36, 36)
+    far = VolumeConv((1, 256, 1, 33, 33), 128, (1, 3, 3), pads=pads, ends=pads, dilation=(1, 36, 36))
+    near = VolumeConv((1, 256, 1, 33, 33), 128, (1, 1, 1), pads=(0, 0, 0), ends=(0, 0, 0))
+    assert len(far.program().instructions) == len(near.program().instructions)
+
+
 def test_boxes_fill_the_banks() -> None:
     """65 x 65 results are two boxes of whole rows; each block of channels is loaded whole."""
     how = plan_streaming((1, 1, 65, 65), VolumeShape((1, 65, 65), (1, 3, 3), (1, 1, 1), (0, 24, 24), (1, 24, 24)))

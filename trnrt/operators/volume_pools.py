@@ -18,7 +18,6 @@ from trnrt.planner.lowering.walk import Blocked, Lowering, node_name, value_name
 from trnrt.planner.steps import Operand
 
 Shape = tuple[int, ...]
-_WHY = {False: "window maxima", True: "window sums"}
 
 
 @dataclass(frozen=True)
@@ -81,11 +80,11 @@ def pool_volumes(
     if not (high.is_idle and wide.is_idle) or deep.is_idle:
         # Averages of averages are rounded once, at the end.
         more = averages if averages is None or deep.is_idle else Averages(averages.count_include_pad, "float32")
-        planes = _add_pass(lowering, node, planes, pooled, (high, wide), more)
+        planes = _add_pass(lowering, node, planes, pooled, (high, wide), more, "planes")
     if not deep.is_idle:
         columns = Operand(planes.value, (images, channels, depth, high.count * wide.count))
         pooled = (images, channels, deep.count, high.count * wide.count)
-        planes = _add_pass(lowering, node, columns, pooled, (deep, still), averages)
+        planes = _add_pass(lowering, node, columns, pooled, (deep, still), averages, "depth")
     return Operand(planes.value, lowering.shape(node.outputs[0]))
 
 
@@ -96,9 +95,10 @@ def _add_pass(
     shape: Shape,
     axes: tuple[PoolAxis, PoolAxis],
     averages: Averages | None,
+    along: str,
 ) -> Operand:
-    """Add a step that pools images along their rows and columns."""
-    output = lowering.spare_name(f"{value_name(node.outputs[0])}.pooled")
+    """Add a step that pools images along their rows and columns; ``along``: the parts of the volumes that these are."""
+    output = lowering.spare_name(f"{value_name(node.outputs[0])}.{along}")
     down, across = axes
     window = Window(
         (down.kernel, across.kernel),
@@ -106,8 +106,9 @@ def _add_pass(
         (down.dilation, across.dilation),
         (down.before, across.before),
     )
-    name = lowering.spare_name(f"{node_name(node)}.pool")
-    why = f"{_WHY[averages is not None]} on the vector engine, over the planes of volumes and over their depth"
+    name = lowering.spare_name(f"{node_name(node)}.{along}")
+    what = "window maxima" if averages is None else "window sums"
+    why = f"{what} on the vector engine: of volumes, first over the planes, then over the depth"
     if averages is None:
         step = PoolStep(name=name, sources=[source], output=output, shape=shape, window=window)
     else:
