@@ -21,11 +21,11 @@ Triple = tuple[int, int, int]
 Box = list[tuple[int, int]]
 
 # PSUM banks that a box of results fills: all of them.
-BANKS = 8
+BOX_BANKS = 8
 # Bytes per partition of what one block of channels sees, and of the weights at hand. Two of each are in work at once:
 # with results, and what is added to these, they fit the planner's WORKING_BYTES (``test_budgets.py``).
-PIECE_BYTES = 32 * 1024
-CHUNK_BYTES = 16 * 1024
+SEEN_BYTES = 32 * 1024
+TAP_BYTES = 16 * 1024
 
 
 @dataclass
@@ -39,7 +39,7 @@ class VolumeShape(nl.NKIObject):
     pads: Triple
     dilation: Triple
 
-    def seen(self, axis: int, results: tuple[int, int], taps: tuple[int, int]) -> tuple[int, int]:
+    def seen_range(self, axis: int, results: tuple[int, int], taps: tuple[int, int]) -> tuple[int, int]:
         """(first, end) of the source's elements that some results see through some taps, without the padding."""
         low = results[0] * self.stride[axis] - self.pads[axis] + taps[0] * self.dilation[axis]
         high = (results[1] - 1) * self.stride[axis] - self.pads[axis] + (taps[1] - 1) * self.dilation[axis] + 1
@@ -96,7 +96,7 @@ def conv3d_streamed(
     act: one of ACTIVATIONS in common.py, or "relu6" (at most 6)
     groups: divides C and O
     added: None, or HBM of dst's shape (without groups)
-    limits: what one kernel row sees for one result fits PIECE_BYTES: with 4-byte elements, kernel columns times their
+    limits: what one kernel row sees for one result fits SEEN_BYTES: with 4-byte elements, kernel columns times their
         dilation are at most 8192 (see ``streamed_fits``)
 
     numpy: y[n, o, z, i, j] = act(bias[o] + sum(w[o, c, t, u, v] * padded[n, c, z*s + t*d, i*s + u*d, j*s + v*d]) +
@@ -119,7 +119,7 @@ def conv3d_streamed(
         column = bias_sb[:, group * columns : (group + 1) * columns]
         for box in cut_boxes([(0, to.shape[0]), (0, to.shape[2]), (0, to.shape[3]), (0, to.shape[4])], how.box):
             banks = cut_boxes(box, how.bank)
-            together = max(1, BANKS // len(banks)) * nl.tile_size.pmax
+            together = max(1, BOX_BANKS // len(banks)) * nl.tile_size.pmax
             for o0 in range(0, outputs, together):
                 sums = _start_sums(box, banks, (o0, min(outputs, o0 + together)))
                 _stream_box(seen, weights, zeros_sb, sums, shape, how)
@@ -128,11 +128,11 @@ def conv3d_streamed(
 
 def streamed_fits(shape: VolumeShape) -> bool:
     """True if at least single results can be computed: the limits of conv3d_streamed, for planners."""
-    return shape.most_seen(2, 1, shape.kernel[2]) * 4 <= PIECE_BYTES
+    return shape.most_seen(2, 1, shape.kernel[2]) * 4 <= SEEN_BYTES
 
 
 def plan_streaming(results: tuple[int, int, int, int], shape: VolumeShape) -> Streaming:
-    """The boxes of ``results`` (volumes, slices, rows, columns) that fill BANKS, as large as their input fits."""
+    """The boxes of ``results`` (volumes, slices, rows, columns) that fill BOX_BANKS, as large as their input fits."""
     box = [results[0], results[1], results[2], results[3]]
     taps = shape.kernel
     for axis in range(4):
@@ -145,17 +145,17 @@ def plan_streaming(results: tuple[int, int, int, int], shape: VolumeShape) -> St
 
 
 def _box_fits(box: list[int], shape: VolumeShape, taps: Triple) -> bool:
-    """True if results of this size fill at most BANKS, and what they see through ``taps`` fits PIECE_BYTES."""
+    """True if results of this size fill at most BOX_BANKS, and what they see through ``taps`` fits SEEN_BYTES."""
     seen = box[0]
     for axis in range(3):
         seen = seen * shape.most_seen(axis, box[axis + 1], taps[axis])
-    if seen * 4 > PIECE_BYTES:
+    if seen * 4 > SEEN_BYTES:
         return False
     count = 1
     bank = _bank_size(box)
     for axis in range(4):
         count = count * ceil_div(box[axis], bank[axis])
-    return count <= BANKS
+    return count <= BOX_BANKS
 
 
 def _bank_size(box: list[int]) -> tuple[int, int, int, int]:
@@ -216,7 +216,7 @@ def _stream_box(
     """Add up all products of a box."""
     taps, made = shape.kernel[0] * shape.kernel[1] * shape.kernel[2], sums.made
     lead = (shape.lead(0) * shape.kernel[1] + shape.lead(1)) * shape.kernel[2] + shape.lead(2)
-    step = max(1, CHUNK_BYTES // ((made[1] - made[0]) * 4))
+    step = max(1, TAP_BYTES // ((made[1] - made[0]) * 4))
     for block in range(ceil_div(src.shape[1], nl.tile_size.pmax)):
         k = block_rows(src.shape[1], block)
         for row in _tap_ranges((0, taps), shape.kernel[2] if how.by_row else taps, lead):
@@ -256,7 +256,7 @@ def _seeing_taps(box: Box, taps: tuple[int, int], shape: VolumeShape) -> tuple[i
         position = shape.position(tap)
         sees = True
         for axis in range(3):
-            sees = sees and _length(shape.seen(axis, box[axis + 1], (position[axis], position[axis] + 1))) > 0
+            sees = sees and _length(shape.seen_range(axis, box[axis + 1], (position[axis], position[axis] + 1))) > 0
         if sees:
             first, end = min(first, tap), tap + 1
     return (first, end)
@@ -270,7 +270,7 @@ def _seen_box(box: Box, taps: tuple[int, int], shape: VolumeShape) -> Box:
         through = (0, shape.kernel[axis])
         if axis < 2 and _length(taps) <= shape.kernel[2]:
             through = (row[axis], row[axis] + 1)
-        seen.append(shape.seen(axis, box[axis + 1], through))
+        seen.append(shape.seen_range(axis, box[axis + 1], through))
     return seen
 
 

@@ -84,14 +84,14 @@ def test_any_convolution(case: VolumeConv, dtype: str, seed: int) -> None:
 
 # Small budgets make boxes, rows of taps and chunks of weights of small convolutions.
 BUDGETS = {
-    "volumes": (VolumeConv((5, 3, 2, 3, 4), 4), {"BANKS": 1, "PIECE_BYTES": 400}),
-    "slices": (VolumeConv((2, 3, 6, 5, 5), 4), {"PIECE_BYTES": 400}),
-    "rows": (VolumeConv((1, 3, 6, 9, 5), 4, stride=(1, 2, 1)), {"PIECE_BYTES": 100}),
-    "columns": (VolumeConv((1, 130, 2, 3, 50), 4, dilation=(1, 1, 3)), {"PIECE_BYTES": 64}),
-    "chunks of weights": (VolumeConv((1, 3, 4, 5, 6), 140), {"CHUNK_BYTES": 1200}),
+    "volumes": (VolumeConv((5, 3, 2, 3, 4), 4), {"BOX_BANKS": 1, "SEEN_BYTES": 400}),
+    "slices": (VolumeConv((2, 3, 6, 5, 5), 4), {"SEEN_BYTES": 400}),
+    "rows": (VolumeConv((1, 3, 6, 9, 5), 4, stride=(1, 2, 1)), {"SEEN_BYTES": 100}),
+    "columns": (VolumeConv((1, 130, 2, 3, 50), 4, dilation=(1, 1, 3)), {"SEEN_BYTES": 64}),
+    "chunks of weights": (VolumeConv((1, 3, 4, 5, 6), 140), {"TAP_BYTES": 1200}),
     "dilated images": (
         VolumeConv((2, 300, 1, 17, 15), 20, (1, 3, 3), pads=(0, 9, 6), ends=(0, 9, 6), dilation=(1, 9, 6)),
-        {"PIECE_BYTES": 700, "CHUNK_BYTES": 200},
+        {"SEEN_BYTES": 700, "TAP_BYTES": 200},
     ),
 }
 

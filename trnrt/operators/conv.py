@@ -79,18 +79,12 @@ def _parameters(
 @_convolution({"Conv": (6, 11, 22)})
 def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     """A convolution; a following activation and pooling are computed in the same pass."""
-    layer = _layer(lowering, node, False)
+    given = _layer(lowering, node, False)
     source, shape = lowering.operand(node.inputs[0]), lowering.shape(node.outputs[0])
-    window, size = _image_window(lowering, node, layer.kernel), image_size(shape)
-    if window is None:
-        lower_volume_conv(lowering, node, layer)
-        return
-    dense = layer.dense(as_dtype(lowering.dtype).itemsize)
-    if fits_kernel(dense.channels_at_once, size, window, NO_POOL):
-        layer = dense
-    fits = fits_kernel(layer.channels_at_once, size, window, NO_POOL)
-    if not fits or is_cramped(layer, shape[0], size, window):
-        lower_volume_conv(lowering, node, layer)
+    window, size = _image_window(lowering, node, given.kernel), image_size(shape)
+    layer = None if window is None else _choose_layer(given, as_dtype(lowering.dtype).itemsize, shape[0], size, window)
+    if window is None or layer is None:
+        lower_volume_conv(lowering, node, given)
         return
     weight, bias = _parameters(lowering, node, layer, False)
     act, activation = next_activation(lowering, node.outputs[0], node, limits=True)
@@ -130,6 +124,15 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
         added=added,
     )
     lowering.add(step, nodes, "a convolution on the tensor engine")
+
+
+def _choose_layer(layer: ConvLayer, itemsize: int, images: int, size: Pair, window: Window) -> ConvLayer | None:
+    """The layer as conv2d computes it: with fewer groups, if that fits. None if conv2d has no room, or too little."""
+    dense = layer.dense(itemsize)
+    if fits_kernel(dense.channels_at_once, size, window, NO_POOL):
+        layer = dense
+    fits = fits_kernel(layer.channels_at_once, size, window, NO_POOL)
+    return layer if fits and not is_cramped(layer, images, size, window) else None
 
 
 def _image_window(lowering: Lowering, node: ir.Node, kernel: Pair) -> Window | None:

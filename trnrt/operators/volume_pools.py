@@ -39,7 +39,7 @@ class PoolAxis:
         return self.kernel == self.stride == 1 and self.before == 0 and self.count == self.size
 
     @property
-    def needed(self) -> int:
+    def end_padding(self) -> int:
         """The padding that the last window sees."""
         last = (self.count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
         return max(0, last - self.before - self.size)
@@ -65,7 +65,7 @@ def read_axes(lowering: Lowering, node: ir.Node, *, needed: bool = False) -> lis
         PoolAxis(kernel[d], strides[d], dilations[d], span.before, span.after, sizes[d], made[d])
         for d, span in enumerate(spans)
     ]
-    return [replace(axis, end=axis.needed) for axis in axes] if needed else axes
+    return [replace(axis, end=axis.end_padding) for axis in axes] if needed else axes
 
 
 def pool_volumes(
