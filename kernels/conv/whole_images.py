@@ -26,8 +26,8 @@ from trnrt.nki import nisa, nl
 ALL_BYTES, GROUP_BYTES = 64 * 1024, 40 * 1024
 # The most images of a group: stretches of many images have few rows of each, and their stores short packets.
 GROUP_IMAGES = 12
-# The most images for which this way is taken. With 64 of 36 x 36 by 5 x 5, the upper end of the predicted range rises by
-# more than the lower one falls (256 channels, float16, trn1); with 16 both fall by 2 to 8 %.
+# The most images for which this way is taken. With 64 of 36 x 36 by 5 x 5, the upper end of the predicted range rises
+# by more than the lower one falls (256 channels, float16, trn1); with 16 both fall by 2 to 8 %.
 MOST_IMAGES = 32
 # What a packet takes besides its bytes: 8 ns of a DMA engine's 17 bytes each.
 PACKET_COST_BYTES = 136
@@ -50,9 +50,9 @@ AHEAD_NS, GAP_NS = 2500, 29
 
 
 def has_whole_images(src: nl.NkiTensor, layer: Layer) -> bool:
-    """True if this file's way serves a layer with natural weights: whole images fit, the batch isn't large, and nothing
-    is pooled (windows would have to wait for whole images). From trn2 on only in float32: the products of 16 bits are too short for the
-    vector engine to transpose meanwhile."""
+    """True if this file's way serves a layer with natural weights: whole images fit, the batch isn't large, and
+    nothing is pooled (windows would have to wait for whole images). From trn2 on only in float32: the products of 16
+    bits are too short for the vector engine to transpose meanwhile."""
     if not layer.pooling.is_none() or layer.shape.size[1] > nl.tile_size.psum_bank_fmax:
         return False
     if src.shape[0] > MOST_IMAGES:

@@ -61,17 +61,18 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
         " y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }",
         (2, 2, 4, 4), {}, "MaxPool", "the Indices output is used", "without return_indices",
     ),
-    "pool of volumes": (
-        "(float[N,2,4,4,4] x) => (float[n,2,a,b,c] y) { y = MaxPool<kernel_shape=[2,2,2]>(x) }", (2, 2, 4, 4, 4), {},
-        "MaxPool", "MaxPool over volumes (3-D)", "images (N, C, H, W) and rows (N, C, W)",
+    "pool of four dimensions": (
+        "(float[N,2,3,3,3,3] x) => (float[n,2,a,b,c,d] y) { y = MaxPool<kernel_shape=[2,2,2,2]>(x) }",
+        (2, 2, 3, 3, 3, 3), {}, "MaxPool", "MaxPool over 4 dimensions", "volumes (N, C, D, H, W) are supported",
     ),
-    "conv of volumes": (
-        "(float[N,2,4,4,4] x) => (float[n,3,a,b,c] y) { y = Conv(x, w) }", (2, 2, 4, 4, 4), {"w": drawn(3, 2, 2, 2, 2)},
-        "Conv", "a convolution over volumes (3-D)", "images (N, C, H, W) and rows (N, C, W)",
+    "indices of a pool of volumes": (
+        "(float[N,2,4,4,4] x) => (float[n,2,2,2,2] y, int64[n,2,2,2,2] i) {"
+        " y, i = MaxPool<kernel_shape=[2,2,2], strides=[2,2,2]>(x) }",
+        (2, 2, 4, 4, 4), {}, "MaxPool", "the Indices output is used", "without return_indices",
     ),
-    "transposed conv of volumes": (
-        "(float[N,2,4,4,4] x) => (float[n,3,a,b,c] y) { y = ConvTranspose(x, w) }", (2, 2, 4, 4, 4),
-        {"w": drawn(2, 3, 2, 2, 2)}, "ConvTranspose", "a convolution over volumes (3-D)", "images",
+    "conv of four dimensions": (
+        "(float[N,2,3,3,3,3] x) => (float[n,3,a,b,c,d] y) { y = Conv(x, w) }", (2, 2, 3, 3, 3, 3),
+        {"w": drawn(3, 2, 2, 2, 2, 2)}, "Conv", "a convolution over 4 dimensions", "volumes (N, C, D, H, W)",
     ),
     "large computed kernel": (
         "(float[1,4096,1,1] x, float[4096,4096,1,1] i) => (float[n,m,h,k] y) { y = Conv(x, i) }", (1, 4096, 1, 1), {},
@@ -80,15 +81,15 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
     "large transposed conv": (
         "(float[N,1,2,2] x) => (float[n,1,h,k] y) { y = ConvTranspose<dilations=[120,120]>(x, w) }", (1, 1, 2, 2),
         {"w": drawn(1, 1, 3, 3)}, "ConvTranspose",
-        "one result, 1 channels under a kernel of (3, 3) with dilation (120, 120), exceeds SBUF", "a smaller kernel",
+        "what a kernel of (3, 3) with dilation (120, 120) over 1 channels sees for one result", "a smaller kernel",
     ),
     "cubic": (
         '(float[N,2,4,4] x) => (float[n,2,h,k] y) { y = Resize<mode="cubic">(x, , s) }',
         (1, 2, 4, 4), {"s": np.array([1, 1, 2, 2], np.float32)}, "Resize", "mode=cubic", "linear",
     ),
     "large conv": (
-        "(float[N,1,130,130] x) => (float[n,1,h,k] y) { y = Conv<dilations=[60,60]>(x, w) }", (1, 1, 130, 130),
-        {"w": drawn(1, 1, 3, 3)}, "Conv", "the input of one result, 1 channels under a kernel of (3, 3)", "",
+        "(float[N,1,2,12000] x) => (float[n,1,h,k] y) { y = Conv<dilations=[1,11000]>(x, w) }", (1, 1, 2, 12000),
+        {"w": drawn(1, 1, 1, 2)}, "Conv", "a kernel of (1, 1, 2) with dilation (1, 1, 11000)", "less dilation",
     ),
     "float64": (
         "(double[N,4] x) => (double[n,4] y) { y = Relu(x) }", (2, 4), {}, "Relu", "arithmetic on double", "float32",

@@ -66,7 +66,8 @@ def test_what_stays_out_is_every_other_operator_of_onnx() -> None:
 
 def test_messages_are_those_that_a_model_gets() -> None:
     """What the table says of an operator is what its error says, for a model that runs into it."""
-    graph = 'g (float[1,1,4,4] x) => (float[1,1,8,8] y) { y = Resize<coordinate_transformation_mode="upside_down">(x, , s) }'
+    resize = 'y = Resize<coordinate_transformation_mode="upside_down">(x, , s)'
+    graph = f"g (float[1,1,4,4] x) => (float[1,1,8,8] y) {{ {resize} }}"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{graph}')
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "s"))
     with pytest.raises(UnsupportedModelError) as caught:

@@ -1,4 +1,4 @@
-"""Conv and ConvTranspose over images and rows, with the activation and pooling that follow."""
+"""Conv and ConvTranspose, with the activation and pooling that follow."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.arranging import arrange_parameter
 from trnrt.operators.bounds import sums
-from trnrt.operators.conv_steps import NO_POOL, ConvLayer, ConvStep, ConvTransposeStep, fits_kernel
+from trnrt.operators.conv_steps import NO_POOL, ConvLayer, ConvStep, ConvTransposeStep, fits_kernel, is_cramped
 from trnrt.operators.fusing import MONOTONIC, following_rounding, following_sum, next_activation
 from trnrt.operators.pool import counts_alike, read_pool
 from trnrt.operators.record import NEVER, Declaration
-from trnrt.operators.windows import Window, read_transposed, read_window
+from trnrt.operators.volumes import lower_volume_conv, lower_volume_transpose, too_large
+from trnrt.operators.windows import Pair, Window, image_size, read_transposed, read_volume_window, read_window
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array
@@ -36,15 +37,16 @@ _convolution = partial(
 
 
 def _layer(lowering: Lowering, node: ir.Node, transposed: bool) -> ConvLayer:
-    """The sizes of a node, from its source and weight (O, C, KH, KW), or (C, O, KH, KW)."""
+    """The sizes of a node, from its source and weight (O, C, KH, KW), or (C, O, KH, KW). Over volumes, the kernel is
+    that of images (D, H*W)."""
     source, weight = node.inputs[0], node.inputs[1]
     assert source is not None and weight is not None
     shape, seen = lowering.shape(weight), lowering.shape(source)
     groups = int(attribute(node, "group", 1))
-    if len(shape) not in (3, 4):
-        what = "over volumes (3-D)" if len(shape) == 5 else f"over {len(shape) - 2} dimensions"
-        raise Blocked(f"a convolution {what}", "images (N, C, H, W) and rows (N, C, W) are supported")
-    kernel = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
+    if len(shape) not in (3, 4, 5):
+        hint = "rows (N, C, W), images (N, C, H, W) and volumes (N, C, D, H, W) are supported"
+        raise Blocked(f"a convolution over {len(shape) - 2} dimensions", hint)
+    kernel = image_size(shape)
     outputs = shape[1] * groups if transposed else shape[0]
     inner = shape[0] // groups if transposed else shape[1]
     if seen[1] != inner * groups or outputs % groups:
@@ -60,7 +62,7 @@ def _parameters(
     together = groups if layer.groups == 1 else layer.together
 
     def prepare_weight(weight: Array) -> Array:
-        images = weight if weight.ndim == 4 else weight[:, :, None]
+        images = weight.reshape(*weight.shape[:2], *image_size(weight.shape))
         made = weights.conv_transpose_weight if transposed else weights.conv_weight
         return made(images, groups, together)
 
@@ -77,16 +79,13 @@ def _parameters(
 @_convolution({"Conv": (6, 11, 22)})
 def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     """A convolution; a following activation and pooling are computed in the same pass."""
-    layer = _layer(lowering, node, False)
-    source = lowering.operand(node.inputs[0])
-    shape = lowering.shape(node.outputs[0])
-    window = read_window(node, layer.kernel, len(shape) - 2)
-    size = (shape[2], shape[3]) if len(shape) == 4 else (1, shape[2])
-    dense = layer.dense(as_dtype(lowering.dtype).itemsize)
-    if fits_kernel(dense.channels_at_once, size, window, NO_POOL):
-        layer = dense
-    if not fits_kernel(layer.channels_at_once, size, window, NO_POOL):
-        raise Blocked(*_too_large(layer, window))
+    given = _layer(lowering, node, False)
+    source, shape = lowering.operand(node.inputs[0]), lowering.shape(node.outputs[0])
+    window, size = _image_window(lowering, node, given.kernel), image_size(shape)
+    layer = None if window is None else _choose_layer(given, as_dtype(lowering.dtype).itemsize, shape[0], size, window)
+    if window is None or layer is None:
+        lower_volume_conv(lowering, node, given)
+        return
     weight, bias = _parameters(lowering, node, layer, False)
     act, activation = next_activation(lowering, node.outputs[0], node, limits=True)
     rounding: list[ir.Node] = []
@@ -127,11 +126,25 @@ def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     lowering.add(step, nodes, "a convolution on the tensor engine")
 
 
-def _too_large(layer: ConvLayer, window: Window) -> tuple[str, str]:
-    """The reason, and a way out."""
-    dilated = f" with dilation {window.dilation}" if window.dilation != (1, 1) else ""
-    seen = f"{layer.channels_at_once} channels under a kernel of {window.kernel}{dilated}"
-    return f"the input of one result, {seen}, exceeds SBUF", "use fewer channels (groups), or a smaller kernel"
+def _choose_layer(layer: ConvLayer, itemsize: int, images: int, size: Pair, window: Window) -> ConvLayer | None:
+    """The layer as conv2d computes it: with fewer groups, if that fits. None if conv2d has no room, or too little."""
+    dense = layer.dense(itemsize)
+    if fits_kernel(dense.channels_at_once, size, window, NO_POOL):
+        layer = dense
+    fits = fits_kernel(layer.channels_at_once, size, window, NO_POOL)
+    return layer if fits and not is_cramped(layer, images, size, window) else None
+
+
+def _image_window(lowering: Lowering, node: ir.Node, kernel: Pair) -> Window | None:
+    """The window of a Conv over images or rows. One over volumes is one over images (D, H*W) if each result sees its
+    own pixel of some slices; None if not."""
+    source, made = lowering.shape(node.inputs[0]), lowering.shape(node.outputs[0])
+    if len(made) < 5:
+        return read_window(node, kernel, len(made) - 2)
+    volume = read_volume_window(node, lowering.shape(node.inputs[1])[2:])
+    if source[3:] != made[3:] or not volume.is_deep:
+        return None
+    return Window(kernel, (volume.stride[0], 1), (volume.dilation[0], 1), (volume.pads[0], 0))
 
 
 @_convolution({"ConvTranspose": (6, 11, 22)})
@@ -139,10 +152,13 @@ def lower_conv_transpose(lowering: Lowering, node: ir.Node) -> None:
     """A transposed convolution; a following activation is computed in the same pass."""
     layer = _layer(lowering, node, True)
     source = lowering.operand(node.inputs[0])
+    if len(source.shape) == 5:
+        lower_volume_transpose(lowering, node, layer)
+        return
     window = read_transposed(node, layer.kernel, source.shape[2:], lowering.shape(node.outputs[0])[2:])
     taps = conv_transpose.Taps(**window.options)
     if not conv_transpose.transpose_fits(layer.channels_at_once, taps):
-        raise Blocked(*_too_large(layer, window))
+        raise too_large(layer.channels_at_once, window)
     weight, bias = _parameters(lowering, node, layer, True)
     act, activation = next_activation(lowering, node.outputs[0], node, limits=True)
     nodes = [node, *activation]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any, cast
 
 from trnrt.kernels.conv import conv_room, conv_transpose, depthwise, grouping, packing, row_groups, stacking
@@ -12,7 +13,7 @@ from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.operators.arranging import parameter_name
-from trnrt.operators.windows import Window
+from trnrt.operators.windows import Window, image_size
 from trnrt.planner.lowering import weights
 from trnrt.planner.lowering.weights import blocks_of
 from trnrt.planner.plan import Array, Layout
@@ -28,6 +29,9 @@ MOST_ZEROS = 1536 * 1024
 _BAND_BYTES = (8192, 4096, 32768)
 _FEW_CHANNELS = 8
 _LEAST_CYCLES = 8192
+# The fewest results of a band that conv2d computes well: a quarter of a PSUM bank. DeepLabV3's convolutions of 2,048
+# channels with dilation 12 have one in a band: each would load its own input.
+_LEAST_BAND = 128
 NO_POOL = Window((1, 1), (1, 1), (1, 1), (0, 0))
 # conv2d's own defaults: the call leaves out options that equal them.
 _DEFAULTS = {
@@ -82,7 +86,7 @@ class ConvLayer:
 class ImagesStep(Step):
     """A convolution of either kind; ``weight`` and ``bias`` are in the kernel's layout, constants or computed tensors.
 
-    A row of pixels (N, C, W) is an image of one row, in HBM.
+    A row of pixels (N, C, W) is an image of one row, in HBM, and a volume (N, C, D, H, W) one of D rows.
     """
 
     weight: Array | Operand
@@ -94,7 +98,7 @@ class ImagesStep(Step):
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         shape = super().hbm_view(position)
-        return (*shape[:2], 1, shape[2]) if not position and len(shape) == 3 else shape
+        return shape if position else (*shape[:2], *image_size(shape))
 
     def _kernel_call(self, module: str, kernel: str, given: dict[str, Any]) -> Call:
         """The call, with the options that differ from the kernel's defaults."""
@@ -224,7 +228,7 @@ class ConvStep(ImagesStep):
     def _band_sizes(self) -> tuple[int, ...]:
         """Those of _BAND_BYTES that fit; each makes other bands than the default and than the others."""
         shape, pooling = self._shape(self._layer.channels_at_once), make_pooling(self.pool_op, self.pool)
-        images, rows, cols = self.shape[0], *((1, *self.shape[2:])[-2:])
+        images, rows, cols = self.shape[0], *image_size(self.shape)
         bands: dict[conv_room.Steps, int] = {}
         for size in (0, *_BAND_BYTES):
             if conv_room.conv_fits(shape, pooling, size):
@@ -287,9 +291,8 @@ class ConvStep(ImagesStep):
 
     @property
     def _image(self) -> tuple[int, int]:
-        """(rows, columns) of the source; a row of pixels is an image of one row."""
-        rows, columns = (1, *self.sources[0].shape[2:])[-2:]
-        return rows, columns
+        """(rows, columns) of the source."""
+        return image_size(self.sources[0].shape)
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         """A band of the source (unless read in place), a band of results, and the weights in use."""
@@ -402,3 +405,12 @@ def fits_kernel(channels: int, size: tuple[int, int], window: Window, pool: Wind
     """True if conv2d can compute results that are pooled from a convolution of ``size``."""
     shape = ConvShape(channels, size, **window.options)
     return bool(conv_room.conv_fits(shape, make_pooling("max", pool)))
+
+
+def is_cramped(layer: ConvLayer, images: int, size: tuple[int, int], window: Window) -> bool:
+    """True if conv2d's bands hold so few results that a convolution is better computed by conv3d_streamed."""
+    if layer.groups > 1:
+        return False
+    shape, pooling = ConvShape(layer.channels, size, **window.options), make_pooling("max", NO_POOL)
+    band = conv_room.band_steps(images, *size, shape, pooling, (1, 1, 0), 0)
+    return prod(band) < min(_LEAST_BAND, images * prod(size))

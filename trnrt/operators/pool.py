@@ -1,8 +1,7 @@
-"""Pooling over images and rows: MaxPool, AveragePool, LpPool, and all of them over whole images."""
+"""Pooling over rows, images and volumes: MaxPool, AveragePool, LpPool, and all of them over whole images."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -10,79 +9,20 @@ import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import Span, pool_spans
 from trnrt.importer.values import is_used
-from trnrt.kernels import pool2d
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
+from trnrt.operators.pool_steps import AveragePoolStep, PoolStep
 from trnrt.operators.programs import Program, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
-from trnrt.operators.windows import Pair, Window, read_pair
+from trnrt.operators.volume_pools import Averages, pool_volumes, read_axes
+from trnrt.operators.windows import Pair, Window, pixel_rows, read_pair
+from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
-from trnrt.planner.plan import Layout
-from trnrt.planner.steps import Call, Operand, Step, Tensors
+from trnrt.planner.steps import Operand
 
 # Before this opset onnxruntime divides by the whole window if padding counts and ceil_mode is 0. Otherwise elements
 # beyond the padding don't count: windows may reach there if they are larger than their image.
 _CUT_SINCE = 19
-
-
-@dataclass(kw_only=True)
-class PoolStep(Step):
-    """The maxima of windows over images.
-
-    A row of pixels (N, C, W) is an image of one row, in HBM; for a global pool, so are images of any other rank.
-    """
-
-    window: Window
-
-    @property
-    def _image(self) -> Pair:
-        return _pixels(self.sources[0].shape)
-
-    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
-        source = self.sources[0]
-        same = shapes.shape(source.value) == source.shape and len(source.shape) == 4
-        return (Layout.CHANNELS, Layout.HBM) if same else (Layout.HBM,)
-
-    def writes(self) -> tuple[Layout, ...]:
-        return (Layout.CHANNELS, Layout.HBM) if len(self.shape) == 4 else (Layout.HBM,)
-
-    def fills_window(self, first: int) -> bool:
-        return True
-
-    def part(self, images: int) -> PoolStep | None:
-        if len(self.shape) != 4 or len(self.sources[0].shape) != 4:
-            return None
-        return replace(self, shape=(images, *self.shape[1:]), sources=[self.sources[0].part(images)])
-
-    def share(self, number: int, count: int) -> PoolStep | None:
-        if len(self.shape) != 4 or len(self.sources[0].shape) != 4 or self.shape[1] % count:
-            return None
-        channels = self.shape[1] // count
-        sources = [self.sources[0].take_channels(channels)]
-        return replace(self, shape=(self.shape[0], channels, *self.shape[2:]), sources=sources)
-
-    def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        return (*self.shape[:2], *(_pixels(self.shape) if position is None else self._image))
-
-    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
-        window, size = self.window, _pixels(self.shape)
-        return pool2d.pool_tile_bytes(self.shape[0], self._image, size, window.kernel, window.stride, window.dilation)
-
-    def call(self, tensors: Tensors) -> Call:
-        return Call("pool2d", "max_pool2d", (), {"channels": self.shape[1]} | self.window.options)
-
-
-@dataclass(kw_only=True)
-class AveragePoolStep(PoolStep):
-    """The averages of windows; ``ends`` is the padding (bottom, right)."""
-
-    ends: Pair
-    count_include_pad: bool
-
-    def call(self, tensors: Tensors) -> Call:
-        call = super().call(tensors)
-        pads = {"pads": (*self.window.pads, *self.ends), "count_include_pad": self.count_include_pad}
-        return Call("pool2d", "avg_pool2d", (), call.options | pads)
 
 
 def read_pool(lowering: Lowering, node: ir.Node) -> Window:
@@ -90,16 +30,20 @@ def read_pool(lowering: Lowering, node: ir.Node) -> Window:
     shape = _source_shape(lowering, node)
     dimensions = len(shape) - 2
     if dimensions not in (1, 2):
-        what = "over volumes (3-D)" if dimensions == 3 else f"over {dimensions} dimensions"
-        raise Blocked(f"{node.op_type} {what}", "images (N, C, H, W) and rows (N, C, W) are supported")
-    if any(map(is_used, node.outputs[1:])):
-        raise Blocked("the Indices output is used", "export the model without return_indices")
+        hint = "rows (N, C, W), images (N, C, H, W) and volumes (N, C, D, H, W) are supported"
+        raise Blocked(f"{node.op_type} over {dimensions} dimensions", hint)
+    _check_outputs(node)
     kernel = tuple(int(k) for k in attribute(node, "kernel_shape", ()))
     if len(kernel) != dimensions:
         raise Blocked(f"kernel_shape={list(kernel)}: {dimensions} numbers are expected")
     for name in ("strides", "dilations"):
         read_pair(node, name, dimensions)
     return _window(node, shape[2:])[0]
+
+
+def _check_outputs(node: ir.Node) -> None:
+    if any(map(is_used, node.outputs[1:])):
+        raise Blocked("the Indices output is used", "export the model without return_indices")
 
 
 def _window(node: ir.Node, sizes: tuple[int, ...]) -> tuple[Window, Pair]:
@@ -141,21 +85,34 @@ _pool = partial(Declaration, batch=batch.by_image, order=order.keep_order, value
 @_pool({"MaxPool": (6, 8, 10, 11, 12, 22)}, bound=sums.largest, shapes=shapes.pooling)
 def lower_max_pool(lowering: Lowering, node: ir.Node) -> None:
     """The maxima of sliding windows."""
+    if _is_volume(lowering, node):
+        _check_outputs(node)
+        source = lowering.operand(node.inputs[0], short_integers=True)
+        pooled = pool_volumes(lowering, node, source, read_axes(lowering, node))
+        lowering.set_view(node.outputs[0], View.whole(pooled.value, pooled.shape))
+        lowering.mark_whole_numbers(node.outputs[0])
+        return
     _add_maxima(lowering, node, read_pool(lowering, node))
 
 
 @_pool({"AveragePool": (6, 7, 10, 11, 19, 22)}, bound=sums.average, shapes=shapes.pooling)
 def lower_average_pool(lowering: Lowering, node: ir.Node) -> None:
     """The averages of sliding windows, with or without the padding."""
-    window = read_pool(lowering, node)
     counts = bool(attribute(node, "count_include_pad", 0))
+    if _is_volume(lowering, node):
+        axes = read_axes(lowering, node, needed=counts and _counts_beyond(lowering, node))
+        source = _drop_uncounted(lowering, node.inputs[0], [axis.end for axis in axes])
+        pooled = pool_volumes(lowering, node, source, axes, Averages(counts))
+        lowering.set_view(node.outputs[0], View.whole(pooled.value, pooled.shape))
+        return
+    window = read_pool(lowering, node)
     _add_averages(lowering, node, window, _counted_padding(lowering, node, window), counts)
 
 
 @_pool({"LpPool": (6, 11, 18, 22)}, bound=sums.norm, shapes=shapes.pooling)
 def lower_lp_pool(lowering: Lowering, node: ir.Node) -> None:
     """The p-norms of sliding windows."""
-    _add_norms(lowering, node, read_pool(lowering, node))
+    _add_norms(lowering, node, None if _is_volume(lowering, node) else read_pool(lowering, node))
 
 
 @_pool({"GlobalMaxPool": (6, 22)}, bound=sums.largest, shapes=shapes.by_onnx)
@@ -178,25 +135,24 @@ def lower_global_lp_pool(lowering: Lowering, node: ir.Node) -> None:
 
 def _whole_window(lowering: Lowering, node: ir.Node) -> Window:
     """The window that is all of an image, of any rank."""
-    return Window(_pixels(_source_shape(lowering, node)), (1, 1), (1, 1), (0, 0))
-
-
-def _pixels(shape: tuple[int, ...]) -> Pair:
-    """(rows, columns) of images (N, C, ...); if they don't have two dimensions, all pixels are one row."""
-    return (shape[2], shape[3]) if len(shape) == 4 else (1, prod(shape[2:]))
+    return Window(pixel_rows(_source_shape(lowering, node)), (1, 1), (1, 1), (0, 0))
 
 
 def _counted_padding(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
     """The padding (bottom, right) that counts in averages, if padding does."""
-    whole = lowering.opset < _CUT_SINCE and not attribute(node, "ceil_mode", 0)
-    if attribute(node, "count_include_pad", 0) and whole:
+    if attribute(node, "count_include_pad", 0) and _counts_beyond(lowering, node):
         return _needed_padding(lowering, node, window)
     return _window(node, _source_shape(lowering, node)[2:])[1]
 
 
+def _counts_beyond(lowering: Lowering, node: ir.Node) -> bool:
+    """True if elements beyond the padding count, if padding does."""
+    return lowering.opset < _CUT_SINCE and not attribute(node, "ceil_mode", 0)
+
+
 def _needed_padding(lowering: Lowering, node: ir.Node, window: Window) -> Pair:
     """The padding (bottom, right) that the last windows see."""
-    image, result = _pixels(_source_shape(lowering, node)), _pixels(lowering.shape(node.outputs[0]))
+    image, result = pixel_rows(_source_shape(lowering, node)), pixel_rows(lowering.shape(node.outputs[0]))
     ends = [
         (result[d] - 1) * window.stride[d] + (window.kernel[d] - 1) * window.dilation[d] + 1 - image[d] - window.pads[d]
         for d in (0, 1)
@@ -220,14 +176,9 @@ def _add_maxima(lowering: Lowering, node: ir.Node, window: Window) -> None:
 
 def _add_averages(lowering: Lowering, node: ir.Node, window: Window, ends: Pair, count_include_pad: bool) -> None:
     """A step of averages; negative padding at the end leaves pixels out."""
-    view = lowering.view_of(node.inputs[0])
-    for axis, end in zip((-2, -1), ends, strict=True):
-        if end < 0:
-            place = len(view.shape) + axis
-            view = view.slice(place, 0, view.shape[place] + end)
     step = AveragePoolStep(
         name=node_name(node),
-        sources=[lowering.operand_of(view)],
+        sources=[_drop_uncounted(lowering, node.inputs[0], list(ends))],
         output=value_name(node.outputs[0]),
         shape=lowering.shape(node.outputs[0]),
         window=window,
@@ -237,8 +188,23 @@ def _add_averages(lowering: Lowering, node: ir.Node, window: Window, ends: Pair,
     lowering.add(step, [node], "window sums on the vector engine, divided by how many elements count")
 
 
-def _add_norms(lowering: Lowering, node: ir.Node, window: Window) -> None:
-    """Steps of powers, of their averages with all padding counted, and of the root of the window's size times these.
+def _drop_uncounted(lowering: Lowering, value: ir.Value | None, ends: list[int]) -> Operand:
+    """Images without the pixels that negative padding at the end of the last axes leaves out."""
+    view = lowering.view_of(value)
+    for axis, end in enumerate(ends, len(view.shape) - len(ends)):
+        if end < 0:
+            view = view.slice(axis, 0, view.shape[axis] + end)
+    return lowering.operand_of(view)
+
+
+def _is_volume(lowering: Lowering, node: ir.Node) -> bool:
+    """True if a node pools volumes (N, C, D, H, W)."""
+    return len(_source_shape(lowering, node)) == 5
+
+
+def _add_norms(lowering: Lowering, node: ir.Node, window: Window | None) -> None:
+    """Steps of powers, of their averages with all padding counted, and of the root of the window's size times these;
+    without a window, those of volumes.
 
     Tensors between them are float32: float16 holds no cube above 40 or below 0.002.
     """
@@ -255,7 +221,24 @@ def _add_norms(lowering: Lowering, node: ir.Node, window: Window) -> None:
         if p > 1:
             before.apply("power", magnitude, float(p))
     powers = add_program(lowering, node, before, lowering.spare_name(f"{made}.powers"), source.shape, dtype="float32")
-    output = lowering.spare_name(f"{made}.averages")
+    if window is None:
+        axes = read_axes(lowering, node, needed=True)
+        averages = pool_volumes(lowering, node, powers, axes, Averages(True, "float32"))
+        size = prod(axis.kernel for axis in axes)
+    else:
+        averages, size = _average_powers(lowering, node, window, powers), prod(window.kernel)
+    after = Program()
+    total = after.apply("multiply", after.source(averages), float(size))
+    if p == 2:
+        after.apply("sqrt", total)
+    elif p > 1:
+        after.apply("power", total, 1.0 / p)
+    add_compute(lowering, node, after, "norms of windows: powers, sums and roots")
+
+
+def _average_powers(lowering: Lowering, node: ir.Node, window: Window, powers: Operand) -> Operand:
+    """A step of the averages of powers."""
+    output = lowering.spare_name(f"{value_name(node.outputs[0])}.averages")
     averages = AveragePoolStep(
         name=lowering.spare_name(f"{output}.step"),
         sources=[powers],
@@ -267,10 +250,4 @@ def _add_norms(lowering: Lowering, node: ir.Node, window: Window) -> None:
         count_include_pad=True,
     )
     lowering.add(averages, [node], "window sums on the vector engine")
-    after = Program()
-    total = after.apply("multiply", after.source(Operand(output, averages.shape)), float(prod(window.kernel)))
-    if p == 2:
-        after.apply("sqrt", total)
-    elif p > 1:
-        after.apply("power", total, 1.0 / p)
-    add_compute(lowering, node, after, "norms of windows: powers, sums and roots")
+    return Operand(output, averages.shape)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
 from trnrt.operators.movement import integers
-from trnrt.operators.pool import AveragePoolStep, PoolStep
+from trnrt.operators.pool_steps import AveragePoolStep, PoolStep
 from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import CHEAP, NEVER, BoundRule, Declaration, Folding
 from trnrt.operators.windows import Window

@@ -1,4 +1,4 @@
-"""Convolutions and pools: of images and rows, of few channels, with every way to pad, stride and dilate."""
+"""Convolutions and pools: of images, rows and volumes, of few channels, with every way to pad, stride and dilate."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ AUTO = ("SAME_UPPER", "SAME_LOWER", "VALID")
 
 
 def pick_image(draft: Draft) -> str:
-    """Images or rows: a value that is one, or one that is made one."""
+    """Images, rows or volumes: a value that is one, or one that is made one."""
     if draft.chance(0.75):
-        return draft.pick(lambda array: array.ndim in (3, 4, 4, 4))
+        return draft.pick(lambda array: array.ndim in (3, 4, 5))
     source = draft.pick(lambda array: array.ndim > 0 and array.size > 0)
     shape = draft.shape(source)
-    sizes = factored(draft, draft.array(source).size // shape[0], 3)
+    sizes = factored(draft, draft.array(source).size // shape[0], draft.choice([3, 3, 4]))
     return draft.move("Reshape", [source, draft.fixed([0, *sizes])])
 
 
@@ -56,7 +56,7 @@ def draw_conv(draft: Draft) -> None:
 
 def draw_computed_conv(draft: Draft) -> None:
     """A convolution whose weights are computed, too."""
-    weights = draft.pick(lambda array: array.ndim in (3, 4) and max(array.shape[2:]) <= 4)
+    weights = draft.pick(lambda array: array.ndim in (3, 4, 5) and max(array.shape[2:]) <= 4)
     shape = draft.shape(weights)
     if draft.batched(weights) and draft.chance(0.9):
         raise Dropped("weights of the batch")

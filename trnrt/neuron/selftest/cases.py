@@ -217,6 +217,28 @@ SMALL: tuple[Small, ...] = (
         "conv_transpose", "y = ConvTranspose<strides = [2,2]>(x, w)", (1, 8, 5, 5), (1, 6, 10, 10), {"w": (8, 6, 2, 2)}
     ),
     Small(
+        "conv_volume",
+        "h = Conv<pads = [1,1,1,1,1,1]>(x, w, b) y = Relu(h)",
+        (1, 8, 4, 6, 6),
+        (1, 16, 4, 6, 6),
+        {"w": (16, 8, 3, 3, 3), "b": (16,)},
+    ),
+    Small(
+        "conv_streamed",
+        "h = Conv<pads = [1,1,1,1,1,1]>(x, w, b) y = Relu(h)",
+        (1, 128, 3, 5, 6),
+        (1, 12, 3, 5, 6),
+        {"w": (12, 128, 3, 3, 3), "b": (12,)},
+    ),
+    Small(
+        "conv_transpose_volume",
+        "y = ConvTranspose<strides = [2,2,2]>(x, w)",
+        (1, 8, 3, 4, 4),
+        (1, 6, 6, 8, 8),
+        {"w": (8, 6, 2, 2, 2)},
+    ),
+    Small("pool_volume", "y = MaxPool<kernel_shape = [2,2,2], strides = [2,2,2]>(x)", (1, 8, 4, 6, 6), (1, 8, 2, 3, 3)),
+    Small(
         "max_pool",
         "y = MaxPool<kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]>(x)",
         (1, 8, 9, 9),

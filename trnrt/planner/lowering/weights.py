@@ -5,6 +5,7 @@ P is the partition count, at most 128; B counts blocks of 128 of them. See ``ker
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,13 @@ from trnrt.kernels.conv.depthwise import Slots, block_slots
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.row_groups import RowGroups
 from trnrt.kernels.conv.stacking import APART
+from trnrt.kernels.conv.volumes import phase_slices
 from trnrt.kernels.linear import OUTPUTS
 from trnrt.nki import nl
 
 Array = NDArray[Any]
+Prepare = Callable[[Array], Array]
+"""Lay a weight out as a kernel reads it."""
 
 PARTITIONS: int = nl.tile_size.pmax
 
@@ -192,3 +196,34 @@ def _pad_gates(array: Array, hidden: int) -> Array:
     gates = array.reshape(-1, hidden, *array.shape[1:])
     padded = np.pad(gates, ((0, 0), (0, -hidden % PARTITIONS), *[(0, 0)] * (gates.ndim - 2)))
     return padded.reshape(-1, *array.shape[1:])
+
+
+def volume_weight(weight: Array, groups: int = 1) -> Array:
+    """(O, C, KD, KH, KW) -> (P, B, KD*KH*KW, O) for conv3d_streamed; with ``groups``, C and O are those of one, and B
+    runs over the blocks of one group after the other."""
+    return conv_weight(weight.reshape(*weight.shape[:2], -1, weight.shape[-1]), groups)
+
+
+def stacked_volume_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
+    """(O, C, KD, KH, KW) -> (P, B, KH*KW, O) for conv3d_stacked, where the slices that a depth tap sees are channels:
+    ``conv_weight`` of KD*C channels in each group."""
+    outputs, channels, depth = weight.shape[:3]
+    return conv_weight(weight.swapaxes(1, 2).reshape(outputs, depth * channels, *weight.shape[3:]), groups, together)
+
+
+def volume_transpose_weight(weight: Array, groups: int, size: int, stride: int, pad: int, dilation: int) -> Array:
+    """(C, O of a group, KD, KH, KW) -> (P, B, KH*KW, O) for conv_transpose3d: the blocks of each of the first result
+    slices, out of ``size``, whose remainders modulo the stride differ. With groups, zeros where an output doesn't see a
+    channel; the other arguments are those of the depth."""
+    channels, outputs = weight.shape[0] // groups, weight.shape[1]
+    dense = np.zeros((groups, channels, groups, outputs, *weight.shape[2:]), weight.dtype)
+    for group in range(groups):
+        dense[group, :, group] = weight[group * channels : (group + 1) * channels]
+    dense = dense.reshape(groups * channels, groups * outputs, *weight.shape[2:])
+    found = []
+    for phase in range(min(stride, size)):
+        taps = [tap for tap, _ in phase_slices(phase, weight.shape[2], stride, pad, dilation)]
+        stacked = np.moveaxis(dense[:, :, taps], 2, 0).reshape(-1, groups * outputs, *weight.shape[3:])
+        found.append(conv_transpose_weight(stacked))
+    parts = max(len(part) for part in found)
+    return np.concatenate([np.pad(part, ((0, parts - len(part)), *[(0, 0)] * 3)) for part in found], axis=1)
