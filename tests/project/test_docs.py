@@ -150,3 +150,12 @@ def test_pages_name_files_that_exist(page: Path) -> None:
         r"`((?:trnrt|kernels|models|benchmarks|tests|docs)/[\w/.]+?)/?`", page.read_text(encoding="utf-8")
     ):
         assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
+def test_no_verb_has_two_options_of_one_name() -> None:
+    """The second one would take the values of the first."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    for verb, command in verbs(group):
+        names = [name for option in command.params for name in (*option.opts, *option.secondary_opts)]
+        assert len(names) == len(set(names)), (verb, sorted(name for name in names if names.count(name) > 1))

@@ -284,7 +284,7 @@ def _terms(node: ir.Node) -> float:
     if node.op_type == "Conv":
         return float(np.prod(shape[1:]))
     if node.op_type == "ConvTranspose":
-        return float(shape[0] * np.prod(shape[2:])) / attribute(node, "group", 1)
+        return float(shape[0] * np.prod(shape[2:]) / attribute(node, "group", 1))
     return float(shape[-1] if attribute(node, "transB", 0) or len(shape) == 1 else shape[-2])
 
 
