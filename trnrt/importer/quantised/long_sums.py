@@ -2,8 +2,8 @@
 
 Each part sums some of the terms, and stays below 2^24. Two exact parts are added with one rounding, like integers that
 become float32 at the end. More parts are cut in two first, high * 2^12 + low with low within 2^11: all the highs and
-all the lows add up to so little that their sums are exact, and only the last addition rounds. Each operator before it is
-exact, on whichever engine it runs.
+all the lows add up to so little that their sums are exact, and only the last addition rounds. Each operator before it
+is exact, on whichever engine it runs.
 """
 
 from __future__ import annotations
