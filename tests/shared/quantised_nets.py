@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from randomizing import randomized
 
 from trnrt.importer import import_model
@@ -30,7 +31,7 @@ TEN = """conv1d_dynamo efficientnet_b0_dynamo keras_style lenet5_dynamo mixer_dy
 BATCHES = 8
 
 
-def quantise_model(model: onnx.ModelProto, form: str) -> tuple[bytes, dict[str, np.ndarray]]:
+def quantise_model(model: onnx.ModelProto, form: str) -> tuple[bytes, dict[str, NDArray[np.float32]]]:
     """The model in int8, calibrated on random data, and other data of one batch."""
     imported = import_model(model.SerializeToString())
     prepared = prepare(imported, form)
