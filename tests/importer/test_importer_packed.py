@@ -23,7 +23,7 @@ def layers(bits: int, terms: int, zero: str, bias: bool, block: int = 16) -> byt
     nodes, constants, source = [], dict[str, Array](), "x"
     for name, size in (("first", terms), ("second", OUTPUTS)):
         blocks = -(-size // block)
-        given = {
+        given: dict[str, Array] = {
             "w": RANDOM.integers(0, 256, (OUTPUTS, blocks, block * bits // 8)).astype(np.uint8),
             "s": RANDOM.uniform(0.01, 0.1, OUTPUTS * blocks).astype(np.float32),
             "z": RANDOM.integers(0, 256, OUTPUTS * -(-blocks * bits // 8)).astype(np.uint8),
@@ -31,7 +31,7 @@ def layers(bits: int, terms: int, zero: str, bias: bool, block: int = 16) -> byt
         }
         if zero == "floats":
             given["z"] = RANDOM.integers(0, 2**bits, OUTPUTS * blocks).astype(np.float32)
-        kept = [*"ws", *("z" if zero else ""), *("b" if bias else "")]
+        kept = ["w", "s", *(["z"] if zero else []), *(["b"] if bias else [])]
         constants |= {f"{name}_{key}": given[key] for key in kept}
         inputs = [source, *(f"{name}_{key}" if key in kept else "" for key in "wsz"), "", f"{name}_b" if bias else ""]
         source = "y" if name == "second" else "h"
