@@ -122,7 +122,7 @@ def test_dynamic_needs_no_data(tmp_path: Path) -> None:
 def test_calibration_methods_differ(tmp_path: Path) -> None:
     files = [tmp_path / f"{method}.onnx" for method in ("minmax", "entropy", "percentile")]
     for path in files:
-        quantize(CNN, path, "--data", SPLIT, "--calibrate", path.stem, "--no-layers")
+        quantize(CNN, path, "--data", SPLIT, "--ranges", path.stem, "--no-layers")
     assert len({path.read_bytes() for path in files}) == 3
 
 
@@ -208,7 +208,7 @@ def test_a_loss_that_cannot_be_met(tmp_path: Path, uneven: tuple[Path, Path]) ->
         (("--dynamic", "--max-drop", "1"), "--max-drop compares decisions on rows, and there are none"),
         (("--dynamic", "--label", "y"), "--label needs --data"),
         (("--dynamic", "--format", "qoperator"), "--format is for static quantisation"),
-        (("--dynamic", "--calibrate", "entropy"), "--calibrate is for static quantisation"),
+        (("--dynamic", "--ranges", "entropy"), "--ranges is for static quantisation"),
         (("--data", SPLIT, "--keep", "nothing"), "the model has no layer 'nothing' to keep in float"),
         (("--data", "missing.npz"), "missing.npz"),
         (("--data", SPLIT, "--label", "image"), "'image'"),

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from commanding import Outcome, trnrt
 from layered import NETS, Net
+from onnx import numpy_helper
 
 MODELS = Path(__file__).parents[2] / "models"
 CNN, SKLEARN, SPLIT = MODELS / "digits_cnn.onnx", MODELS / "digits_mlp_sklearn.onnx", MODELS / "digits_test.npz"
@@ -36,6 +38,20 @@ def test_accuracy_of_both() -> None:
     assert document["accuracy"]["ours"] == document["accuracy"]["reference"]
     assert document["accuracy"]["output"] == "label"
     assert trnrt("validate", SKLEARN, "--json").document["accuracy"] is None
+
+
+def test_the_accuracy_of_the_float_model(tmp_path: Path) -> None:
+    """A model of weights without a sense, beside one that is right."""
+    wrong = onnx.load(CNN)
+    for tensor in wrong.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(tensor), tensor.name))
+    path = saved(tmp_path / "wrong.onnx", wrong.SerializeToString())
+    outcome = trnrt("validate", path, "--data", SPLIT, "--samples", "50", "--float", CNN)
+    assert outcome.code == 0 and ", the float model's 100.00 %, " in headline(outcome)
+    document = trnrt("validate", path, "--data", SPLIT, "--samples", "50", "--float", CNN, "--json").document
+    assert document["accuracy"]["float_model"] == 1 > document["accuracy"]["ours"]
+    assert trnrt("validate", SKLEARN, "--data", SPLIT, "--json").document["accuracy"]["float_model"] is None
 
 
 def test_the_error_of_16_bits_is_split() -> None:
@@ -130,6 +146,9 @@ WRONG = [
     (["--data", SPLIT, "--input", SPLIT], "--data and --input both give the inputs"),
     (["--data", SPLIT, "--scale", "255"], "--data holds arrays"),
     (["--data", "missing.npz"], "no such file or directory"),
+    (["--float", CNN], "--float compares accuracies, which need labels"),
+    (["--data", SPLIT, "--float", "missing.onnx"], "missing.onnx"),
+    (["--data", SPLIT, "--float", SKLEARN], "has other inputs than the quantised one"),
     (["--bundle", "b"], "--bundle needs --layers"),
     (["--layers", "--bundle-step", "conv"], "add --bundle DIR"),
     (["--layers", "--bundle", "/proc/none", "--bundle-step", "node_relu"], "can't write into '/proc/none'"),
@@ -137,7 +156,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("flags", "message"), WRONG)
-def test_wrong_requests(flags: list[str], message: str) -> None:
+def test_wrong_requests(flags: list[str | Path], message: str) -> None:
     outcome = trnrt("validate", CNN, *flags)
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err

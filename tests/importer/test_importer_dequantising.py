@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -59,6 +60,22 @@ def test_quantised_weights_are_made_floats_once(model: bytes, weights: Array) ->
     # onnxruntime left to itself would round x to 8 bits, too, and be 2 % off.
     assert validate(session, feeds).passed
     assert session.last_run.plan is not None and len(session.last_run.plan.steps) == 1
+
+
+@pytest.mark.parametrize(("kind", "domain"), [("float32", "com.microsoft"), ("float16", ""), (ml_dtypes.bfloat16, "")])
+def test_scales_of_16_bits_and_onnxruntimes_own_operator(kind: Any, domain: str) -> None:
+    scale = COLUMNS.astype(kind)
+    proto = onnx.load_from_string(layer(stored(WHOLE), scale, None))
+    proto.graph.node[0].domain = domain
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    for info in (*proto.graph.input, *proto.graph.output):
+        info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(scale.dtype)
+    x = RANDOM.standard_normal((3, 6)).astype(kind)
+    (made,) = trnrt.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    weights = (WHOLE * scale.astype(np.float32)).astype(kind).astype(np.float32)
+    expected = x.astype(np.float32) @ weights
+    assert made.dtype == scale.dtype
+    np.testing.assert_allclose(made.astype(np.float32), expected, rtol=1e-5 if kind == "float32" else 0.02, atol=0.02)
 
 
 @pytest.mark.parametrize(

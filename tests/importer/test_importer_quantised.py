@@ -1,9 +1,7 @@
 """Quantised operators become plain ones on whole numbers, with the results of onnxruntime.
 
 Scales are powers of two: then no float is rounded on the way, and every result must be equal. Zero points are even:
-onnxruntime's own operators round ties after they have added the zero point, QuantizeLinear before. int8 numbers that
-meet uint8 ones are within 64: on CPUs with AVX2 and without VNNI, onnxruntime adds pairs of their products in 16 bits,
-which saturate beyond 2 * 255 * 64 (docs/quantised.md).
+onnxruntime's own operators round ties after they have added the zero point, QuantizeLinear before.
 """
 
 from __future__ import annotations
@@ -21,7 +19,8 @@ from rewritten import ops, run
 from trnrt.importer import GraphView, import_model
 
 Array = np.ndarray[Any, np.dtype[Any]]
-DRAWN = {"int8": (-64, 65), "uint8": (0, 256), "int32": (-3000, 3000), "int64": (0, 2), "bool": (0, 2)}
+# int8 of 7 bits: on CPUs without VNNI, onnxruntime adds pairs of products with uint8 in 16 bits, which saturate.
+DRAWN = {"int8": (-64, 64), "uint8": (0, 256), "int32": (-3000, 3000), "int64": (0, 2), "bool": (0, 2)}
 QUANTISED = {"ConvInteger", "DequantizeLinear", "MatMulInteger", "QGemm", "QuantizeLinear", "DynamicQuantizeLinear"}
 
 
@@ -166,6 +165,10 @@ FUNCTIONS = {
     "QLinearAveragePool": """(uint8[2,3,4,4] x) => (uint8[2,3,2,2] y)
         {{ y = {}<kernel_shape=[2,2], strides=[2,2]>(x, s, z, s, u) }}""",
     "QLinearGlobalAveragePool": "(uint8[2,9,4,4] x) => (uint8[2,9,1,1] y) {{ y = {}(x, s, z, s, u) }}",
+    "QLinearAveragePool of channels last": """(uint8[2,4,4,3] x) => (uint8[2,2,2,3] y)
+        {{ y = {}<kernel_shape=[2,2], strides=[2,2], channels_last=1>(x, s, z, s, u) }}""",
+    "QLinearGlobalAveragePool of channels last": """(int8[2,4,8,9] x) => (int8[2,1,1,9] y)
+        {{ y = {}<channels_last=1>(x, s, i, s, i) }}""",
     "QLinearLeakyRelu": "(int8[2,3,4,4] x) => (int8[2,3,4,4] y) {{ y = {}<alpha=0.25>(x, s, i, s, i) }}",
     "QLinearConcat": "(uint8[2,3] x, uint8[2,2] v) => (uint8[2,5] y) {{ y = {}<axis=1>(s, z, x, t, u, v, s, z) }}",
     "QLinearWhere": """(bool[2,4] c, uint8[2,4] x, uint8[2,4] v) => (uint8[2,4] y)
@@ -180,7 +183,7 @@ FUNCTIONS = {
 def test_functions_between_dequantising_and_quantising(name: str, opset: int) -> None:
     numbers = {"s": S, "t": T, "z": U8, "u": DATA["u"], "i": I8, "ys": scales(4), "q": scales(-8), "r": scales(-5)}
     numbers |= {"o": np.array(0, np.uint8)}
-    check_rewriting(modelled(FUNCTIONS[name].format(f"com.microsoft.{name}"), numbers, opset))
+    check_rewriting(modelled(FUNCTIONS[name].format(f"com.microsoft.{name.split()[0]}"), numbers, opset))
 
 
 DYNAMIC = {
@@ -282,7 +285,7 @@ def test_a_relu_limits_the_integers() -> None:
     assert ops(view) == ["Div", "Round", "Clip", "Clip", "Add", "Cast"]
 
 
-@pytest.mark.parametrize("terms", [8, 1200])
+@pytest.mark.parametrize("terms", [8, 2000])
 def test_sums_that_are_read_as_integers_are_exact_or_left(terms: int) -> None:
     proto = modelled(f"(uint8[2,{terms}] x) => (int32[2,4] y) {{ y = MatMulInteger(x, w) }}",
                      {"w": np.full((terms, 4), 63, np.int8) - np.arange(4, dtype=np.int8)})  # fmt: skip

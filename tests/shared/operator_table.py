@@ -60,7 +60,8 @@ _QUANTISED = """## Quantised operators
 The importer writes them as plain operators on whole numbers: int8 and uint8 tensors with scales and zero points by
 tensor or by index of an axis, constant or computed, from opset 10 on. Operators that only move or choose elements work
 on the whole numbers themselves. QuantizeLinear and DequantizeLinear may have blocks, and com.microsoft as their domain,
-too. Other types (4, 16 and 2 bits, 8-bit floats) are refused, unless all of it is constant.
+too. Other types (4, 16 and 2 bits, 8-bit floats) are refused, unless all of it is constant: then the weights become
+floats, as those of com.microsoft.MatMulNBits do.
 """
 
 _COMMON = "Any operator may be refused for one of these reasons; the error names the tensor and the way out:"

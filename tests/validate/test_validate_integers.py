@@ -59,6 +59,15 @@ def test_a_quantised_model_is_its_integers(tmp_path: Path, how: str) -> None:
     assert report.integers.compared >= 3 and not report.integers.layers and not report.integers.own_elements
 
 
+def test_outputs_that_are_scalars() -> None:
+    """A scale and a zero point, which have no rows."""
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[3,4] x) => (uint8[3,4] y, float s, uint8 z)
+        { y, s, z = DynamicQuantizeLinear(x) }"""
+    session = trnrt.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    assert validate(session, {"x": x}).passed
+
+
 def test_a_wrong_weight_shows_in_its_own_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, x = quantised(tmp_path, "QDQ")
     session = trnrt.InferenceSession(path, cache=False)

@@ -91,7 +91,7 @@ class Calibration:
     )
     method: Method = flag(
         "Quantisation",
-        "--calibrate",
+        "--ranges",
         default=Method.MINMAX,
         help="A tensor's range: all its values, those that lose least information, or 99.999 % of them.",
     )
@@ -197,7 +197,7 @@ def _check(model: Path, calibration: Calibration, quantising: Quantising) -> Pat
     if quantising.dynamic and quantising.form is not Form.QDQ:
         raise OptionError("--format is for static quantisation", hint="leave out --format or --dynamic")
     if quantising.dynamic and calibration.method is not Method.MINMAX:
-        raise OptionError("--calibrate is for static quantisation", hint="leave out --calibrate or --dynamic")
+        raise OptionError("--ranges is for static quantisation", hint="leave out --ranges or --dynamic")
     if model.exists() and quantising.output.exists() and quantising.output.samefile(model):
         raise OptionError(f"--output {quote(str(model))} is the float model itself", hint="name another file")
     return quantising.output
@@ -363,7 +363,7 @@ def _check_float8(calibration: Calibration, quantising: Quantising, planning: Pl
         "--dynamic": quantising.dynamic,
         "--keep": bool(quantising.keep),
         "--max-drop": quantising.max_drop is not None,
-        "--calibrate": calibration.method is not Method.MINMAX,
+        "--ranges": calibration.method is not Method.MINMAX,
         "--calibration": planning.calibration is not None,
     }
     for flag_name, is_given in asked.items():

@@ -154,6 +154,12 @@ class Comparing:
         default=False,
         help="Also compare each step alone with onnxruntime; on 4 random rows, or --samples.",
     )
+    float_model: Path | None = flag(
+        "Comparison",
+        "--float",
+        metavar="MODEL",
+        help="With --data: the float model of a quantised one, to show its accuracy, too.",
+    )
     bundle: Path | None = flag(
         "Comparison",
         "--bundle",

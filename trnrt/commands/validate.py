@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,8 @@ def validate(model: Path, options: SessionOptions, given: Given, comparing: Comp
             labels=labels,
             every_integer=comparing.layers,
         )
+    if comparing.float_model is not None:
+        report = _add_float_accuracy(report, session, comparing.float_model, inputs, labels)
     layers = layers or report.steps
     simulated = compare_simulator(model, options, session, inputs.feeds) if session.backend == "neuron" else None
     notes = [*run_notes(session), *report.notes, *(layers.notes if layers is not None else ())]
@@ -91,6 +93,8 @@ def _check(given: Given, comparing: Comparing) -> None:
         raise OptionError("--data and --input both give the inputs", hint="leave one of them out")
     if given.data is not None and given.images != ImageOptions():
         raise OptionError("--layout, --color, --scale, --mean and --std need an image; --data holds arrays")
+    if comparing.float_model is not None and given.data is None:
+        raise OptionError("--float compares accuracies, which need labels", hint="give rows and labels with --data")
     if comparing.bundle is not None and not comparing.layers:
         raise OptionError("--bundle needs --layers", hint="add --layers")
     if comparing.bundle_step is not None and comparing.bundle is None:
@@ -110,6 +114,22 @@ def _inputs(session: InferenceSession, given: Given, drawn: int) -> tuple[Inputs
         feeds = {name: array[: given.samples] if array.ndim else array for name, array in inputs.feeds.items()}
         return Inputs(feeds, inputs.notes), None if labels is None else labels[: given.samples]
     return inputs, labels
+
+
+def _add_float_accuracy(
+    report: ValidationReport,
+    session: InferenceSession,
+    model: Path,
+    inputs: Inputs,
+    labels: npt.NDArray[Any] | None,
+) -> ValidationReport:
+    """The report with the accuracy of the float model, which onnxruntime runs."""
+    from trnrt.validate.floating import float_accuracy
+
+    assert report.accuracy is not None and labels is not None
+    with working(f"running {model} with onnxruntime"):
+        found = float_accuracy(session, model, inputs.feeds, labels)
+    return replace(report, accuracy=replace(report.accuracy, float_model=found))
 
 
 def _layers(session: InferenceSession, inputs: Inputs, comparing: Comparing) -> LayersReport:
@@ -189,7 +209,9 @@ def _findings(session: InferenceSession, report: ValidationReport, layers: Layer
         findings = [f"{report.changed_decisions:,} of {count_text(report.samples, 'decision')} changed"]
     if report.accuracy is not None:
         both = (f"{100 * share:.2f} %" for share in (report.accuracy.ours, report.accuracy.reference))
-        findings.append("accuracy {}, onnxruntime's {}".format(*both))
+        found = report.accuracy.float_model
+        also = "" if found is None else f", the float model's {100 * found:.2f} %"
+        findings.append("accuracy {}, onnxruntime's {}".format(*both) + also)
     floats = [output.max_abs for output in report.outputs if output.dtype.startswith(("float", "bfloat"))]
     if floats:
         findings.append(f"largest error {error_text(max(floats))}")

@@ -21,6 +21,7 @@ from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.records import GraphView, ReadModel, TensorInfo
 from trnrt.importer.rewriting.editing import Editor
 from trnrt.importer.rewriting.older import renew_opset_6, renew_opset_10
+from trnrt.importer.rewriting.packed import unpack_weights
 from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import find_too_large
 from trnrt.importer.values import static_shape
@@ -88,10 +89,11 @@ def _fold_model(imported: ReadModel, given: _Given) -> tuple[ir.Model, Folder, l
     for value in model.graph.inputs:
         value.shape = ir.Shape(given.shapes[value.name or ""])
     bind_values(model.graph, given.constants)
+    notes = unpack_weights(model)
     folder = Folder(model, given.symbols, keeps_integers=is_quantised(model.graph))
     if folder.keeps_integers:
         renew_opset_10(model)
-    notes = folder.settle()
+    notes += folder.settle()
     if folder.keeps_integers:
         notes += rewrite_quantised(model, given.symbols)
         folder.keeps_integers = False

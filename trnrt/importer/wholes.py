@@ -97,9 +97,9 @@ def term_limits(data: Limits, terms: Array) -> tuple[Array, Array]:
     return more * seen.low + less * seen.high, more * seen.high + less * seen.low
 
 
-def sum_limits(data: Limits, weights: Array) -> Limits:
-    """The limits of every partial sum of ``weights @ data``, where each row of ``weights`` makes one output."""
-    falls, rises = term_limits(data, weights.reshape(len(weights), 1, -1))
+def sum_limits(data: Limits, terms: Array) -> Limits:
+    """The limits of every partial sum of the products of ``data`` with the terms (outputs, ...)."""
+    falls, rises = term_limits(data, terms.reshape(len(terms), 1, -1))
     return Limits(float(falls.min()), float(rises.max()))
 
 
@@ -227,47 +227,64 @@ def _negate(wholes: Wholes, node: ir.Node) -> Limits | None:
     return found and Limits(-found.high, -found.low)
 
 
-def _convolve(wholes: Wholes, node: ir.Node) -> Limits | None:
-    weights = constant_array(node.inputs[1])
-    return _product(wholes, node, weights, input_at(node, 2))
-
-
 def _multiply(wholes: Wholes, node: ir.Node) -> Limits | None:
-    """A Gemm or MatMul; the weights' rows are the outputs."""
+    """The sums of a product; its largest partial sum is noted, with the bias."""
     if attribute(node, "alpha", 1.0) != 1.0 or attribute(node, "beta", 1.0) != 1.0:
         return None
-    weights = constant_array(node.inputs[1])
-    if weights is not None:
-        turned = bool(attribute(node, "transB", 0)) or weights.ndim < 2
-        rows = weights if turned else np.swapaxes(weights, -1, -2)
-        weights = rows.reshape(-1, rows.shape[-1])
-    return _product(wholes, node, weights, input_at(node, 2))
-
-
-def _product(wholes: Wholes, node: ir.Node, weights: Array | None, bias: ir.Value | None) -> Limits | None:
-    """The sums of a product; its largest partial sum is noted."""
     data = wholes.limits_of(node.inputs[0])
     factors = wholes.limits_of(node.inputs[1]) if data is not None else None  # large weights are seldom looked at
     if data is None or factors is None:
         return None
+    weights = constant_array(node.inputs[1])
     if weights is not None:
-        found = sum_limits(data, weights)
+        found = sum_limits(data, product_terms(node, weights))
     else:
         terms, each = _terms(node), product_limits(data, factors)
         found = Limits(_times(each.low, terms), _times(each.high, terms))
-    if data.size <= EXACT_BFLOAT16 and factors.size <= EXACT_BFLOAT16:
-        wholes.sums[node.name or ""] = found.size
+    bias = input_at(node, 2)
     added = Limits(0.0, 0.0) if bias is None else wholes.limits_of(bias)
+    if data.size <= EXACT_BFLOAT16 and factors.size <= EXACT_BFLOAT16:
+        wholes.sums[node.name or ""] = found.size + (added.size if added is not None else 0.0)
     return Limits(found.low + added.low, found.high + added.high) if added is not None else None
 
 
+def product_terms(node: ir.Node, weights: Array) -> Array:
+    """Constant weights as (outputs, indices of the axis that is summed over, terms of each index).
+
+    A ConvTranspose with strides has an output for each residue of a position: each sums other terms.
+    """
+    if node.op_type == "Conv":
+        return weights.reshape(*weights.shape[:2], -1)
+    if node.op_type == "ConvTranspose":
+        return _transposed_terms(node, weights)
+    axis = weights.ndim - 1 if attribute(node, "transB", 0) else max(weights.ndim - 2, 0)
+    return np.moveaxis(weights, axis, -1).reshape(-1, weights.shape[axis], 1)
+
+
+def _transposed_terms(node: ir.Node, weights: Array) -> Array:
+    """The weights (C, M / groups, *kernel) of a ConvTranspose, as ``product_terms`` says."""
+    groups, dims = attribute(node, "group", 1), weights.ndim - 2
+    strides = list(attribute(node, "strides", [1] * dims))
+    if any(step != 1 for step in attribute(node, "dilations", [1] * dims)):
+        strides = [1] * dims  # all terms: an upper bound
+    fill = [(0, -size % step) for size, step in zip(weights.shape[2:], strides, strict=True)]
+    apart = np.pad(weights, [(0, 0), (0, 0), *fill])
+    parts = [n for size, step in zip(apart.shape[2:], strides, strict=True) for n in (size // step, step)]
+    apart = apart.reshape(groups, -1, weights.shape[1], *parts)
+    terms, residues = range(3, apart.ndim, 2), range(4, apart.ndim, 2)
+    turned = apart.transpose(0, 2, *residues, 1, *terms)
+    return turned.reshape(-1, apart.shape[1], int(np.prod(parts[::2])))
+
+
 def _terms(node: ir.Node) -> float:
-    """The number of terms in each sum of a product."""
+    """The number of terms in each sum of a product, at most."""
     shape = static_shape(node.inputs[1])
     if shape is None:
         return inf
     if node.op_type == "Conv":
         return float(np.prod(shape[1:]))
+    if node.op_type == "ConvTranspose":
+        return float(shape[0] * np.prod(shape[2:]) / attribute(node, "group", 1))
     return float(shape[-1] if attribute(node, "transB", 0) or len(shape) == 1 else shape[-2])
 
 
@@ -278,12 +295,11 @@ _DERIVED: dict[str, Derive] = {
     **dict.fromkeys(_ELEMENTS.split(), _keep),
     **dict.fromkeys(_COMPARISONS.split(), _truth),
     **dict.fromkeys(("Ceil", "Floor", "Round"), _round),
-    **dict.fromkeys(("Gemm", "MatMul"), _multiply),
+    **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), _multiply),
     "Add": _pairwise(lambda a, b: a + b),
     "Cast": _convert,
     "Clip": _clip,
     "Concat": _join,
-    "Conv": _convolve,
     "Max": _extreme(max),
     "Min": _extreme(min),
     "Mul": _pairwise(_times),

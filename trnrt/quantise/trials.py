@@ -90,7 +90,7 @@ def choose_kept(
         loss = "" if last is None else f": with all but the cheapest in float it still loses {check_drop(last):.2f} %"
         raise QuantiseError(
             f"keeping layers in float does not limit the loss to {most_drop:g} %{loss}",
-            hint="try another --calibrate, more calibration data, or a larger --max-drop",
+            hint="try another --ranges, more calibration data, or a larger --max-drop",
         )
     return met
 

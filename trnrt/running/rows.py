@@ -39,6 +39,8 @@ def join_slices(slices: Sequence[Slice], outputs: Sequence[Mapping[str, Any]]) -
 
 def join_rows(parts: Sequence[Any]) -> Any:
     """Join an output's rows of several slices; a list has one item per row."""
+    if len(parts) == 1:
+        return parts[0]  # it may be a scalar
     if isinstance(parts[0], list):
         return [item for part in parts for item in part]
     return np.concatenate(parts)

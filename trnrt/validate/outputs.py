@@ -52,12 +52,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The share of rows with the right label, by the decisions of one output."""
+    """The share of rows with the right label, by the decisions of one output. ``float_model``: that of the model that a
+    quantised one was made from, if it is given."""
 
     output: str
     rows: int
     ours: float
     reference: float
+    float_model: float | None = None
 
 
 @dataclass(frozen=True)

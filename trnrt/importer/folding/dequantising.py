@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -10,6 +11,7 @@ from trnrt.importer.values import constant_array
 
 Array = npt.NDArray[np.generic]
 
+_SCALES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _WHOLE = frozenset(
     {
         ir.DataType.INT4,
@@ -24,24 +26,26 @@ _WHOLE = frozenset(
 
 
 def dequantise_constants(node: ir.Node) -> Array | None:
-    """The result of a DequantizeLinear of constants, float32: (x - zero point) * scale.
+    """The result of a DequantizeLinear of constants, of the scale's type: (x - zero point) * scale.
 
     There is one scale for all elements, for each index of an axis, or for each block along it. None for other nodes,
     and if the constants don't fit together.
     """
-    if node.domain != "" or node.op_type != "DequantizeLinear" or len(node.inputs) not in (2, 3):
+    if node.domain not in ("", "com.microsoft") or node.op_type != "DequantizeLinear" or len(node.inputs) not in (2, 3):
         return None
     if node.inputs[0] is None or node.inputs[0].dtype not in _WHOLE or node.attributes.keys() - {"axis", "block_size"}:
         return None
     whole, scale = constant_array(node.inputs[0]), constant_array(node.inputs[1])
     zero = constant_array(node.inputs[2]) if len(node.inputs) == 3 else np.zeros((), np.int32)
-    if whole is None or scale is None or zero is None or scale.dtype != np.float32:
+    if whole is None or scale is None or zero is None or scale.dtype not in _SCALES:
         return None
     axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
     factors, zeros = (_spread(array, whole.shape, axis, block) for array in (scale, zero.astype(np.int32)))
     if factors is None or zeros is None:
         return None
-    return np.asarray((whole.astype(np.int32) - zeros).astype(np.float32) * factors, np.float32)
+    # A type of 16 bits rounds the product once.
+    floats = (whole.astype(np.int32) - zeros).astype(np.float32) * factors.astype(np.float32)
+    return np.asarray(floats, scale.dtype)
 
 
 def _spread(array: np.ndarray, shape: tuple[int, ...], axis: int, block: int) -> np.ndarray | None:

@@ -11,7 +11,8 @@ from trnrt.importer.rewriting.editing import Array
 from trnrt.importer.values import static_shape
 
 Number = Array | ir.Value
-"""float32 numbers: a constant, or a tensor that the model computes."""
+"""float32 numbers: a constant, or a tensor that the model computes. Constants of int32 that float32 doesn't hold, such
+as large biases, are float64."""
 
 # Lowest and highest number of a type.
 LIMITS = {

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.quantised.bytes import quantize_float, requantize
-from trnrt.importer.quantised.forms import BYTES, Left, Number, are_equal, one_number, shape_of
+from trnrt.importer.quantised.forms import BYTES, Left, Number, are_equal, one_number, rank, shape_of
 from trnrt.importer.quantised.writing import Writer
 from trnrt.importer.values import attribute, input_at
 
@@ -21,15 +21,25 @@ def add_or_multiply(writer: Writer, node: ir.Node) -> None:
 
 def apply_function(writer: Writer, node: ir.Node) -> None:
     """(x, scale, zero point), (y's scale, zero point): a function of the floats."""
-    if attribute(node, "channels_last", 0):
-        raise Left("channels_last=1; channels first are supported")
     dropped = ("channels_last", "opset")
     attributes = {key: value for key, value in node.attributes.items() if key not in dropped}
-    _finish(writer, node, _apply(writer, node, attributes), 3)
+    last = bool(attribute(node, "channels_last", 0))
+    made = _apply(writer, node, attributes, _channels_first(writer, _float(writer, node, 0), last))
+    _finish(writer, node, _channels_last(writer, made, last), 3)
 
 
-def _apply(writer: Writer, node: ir.Node, attributes: dict[str, Any]) -> Number:
-    operands: list[Number | None] = [_float(writer, node, 0)]
+def _channels_first(writer: Writer, numbers: Number, applies: bool) -> Number:
+    dims = rank(numbers)
+    return writer.apply("Transpose", numbers, perm=[0, dims - 1, *range(1, dims - 1)]) if applies else numbers
+
+
+def _channels_last(writer: Writer, numbers: Number, applies: bool) -> Number:
+    dims = rank(numbers)
+    return writer.apply("Transpose", numbers, perm=[0, *range(2, dims), 1]) if applies else numbers
+
+
+def _apply(writer: Writer, node: ir.Node, attributes: dict[str, Any], numbers: Number) -> Number:
+    operands: list[Number | None] = [numbers]
     operator = node.op_type.removeprefix("QLinear")
     if operator == "ReduceMean" and writer.editor.opset >= 18 and "axes" in attributes:
         operands.append(np.asarray(attributes.pop("axes").as_ints(), np.int64))
@@ -47,10 +57,10 @@ def apply_softmax(writer: Writer, node: ir.Node) -> None:
 
 def average_channels(writer: Writer, node: ir.Node) -> None:
     """(x, scale, zero point), (y's scale, zero point): whole sums, with one factor for scales and count."""
-    if attribute(node, "channels_last", 0):
-        raise Left("channels_last=1; channels first are supported")
     shape = shape_of(node.inputs[0])
-    axes, size = list(range(2, len(shape))), np.asarray(np.prod(shape[2:]), np.float32)
+    first = 1 if attribute(node, "channels_last", 0) else 2
+    axes = list(range(first, first + len(shape) - 2))
+    size = np.asarray(np.prod([shape[axis] for axis in axes]), np.float32)
     numbers = writer.centre(writer.whole(node.inputs[0]), writer.zero(node.inputs[2]))
     if writer.editor.opset >= 13:
         sums = writer.apply("ReduceSum", numbers, np.asarray(axes, np.int64))

@@ -8,7 +8,9 @@ import onnx_ir as ir
 from trnrt.importer.quantised.bytes import requantize, spread
 from trnrt.importer.quantised.forms import ZERO, Left, Number, Scaled, Whole, count, one_number, rank, shape_of
 from trnrt.importer.quantised.writing import Writer
+from trnrt.importer.rewriting.editing import Array
 from trnrt.importer.values import attribute, input_at
+from trnrt.importer.wholes import EXACT_SUM
 
 # A bias in units of the product's scale is the float32 product of two scales; exporters may round it once more.
 _SAME_SCALE = 2.0**-22
@@ -35,7 +37,7 @@ def multiply_floats(writer: Writer, node: ir.Node) -> None:
 
 def _product_scale(writer: Writer, node: ir.Node, left: Number, right: Number) -> Number:
     """The scale of the sums. Left if it differs between the terms of a sum."""
-    if node.op_type in ("Conv", "ConvTranspose"):
+    if node.op_type in _CONVOLUTIONS:
         right = _channel_scale(writer, node, right)
         if count(left) != 1:
             raise Left("the data's scale differs between channels")
@@ -94,7 +96,7 @@ def _whole_bias(writer: Writer, bias: ir.Value, factor: Number) -> Number | None
 def add_float_bias(writer: Writer, node: ir.Node, form: Scaled, bias: ir.Value) -> None:
     """Add a bias that has no scale, or another one, to the scaled sums."""
     scaled, addend = writer.apply("Mul", form.numbers, form.scale), writer.real(bias)
-    if node.op_type in ("Conv", "ConvTranspose"):
+    if node.op_type in _CONVOLUTIONS:
         dims = len(shape_of(node.outputs[0]))
         addend = writer.apply("Reshape", addend, np.array([-1, *[1] * (dims - 2)], np.int64))
     beta = np.asarray(attribute(node, "beta", 1.0), np.float32)
@@ -106,6 +108,11 @@ def add_float_bias(writer: Writer, node: ir.Node, form: Scaled, bias: ir.Value) 
     )
 
 
+# A bias up to here leaves the sums most of the range in which float32 is exact.
+_MOST_BIAS = 2.0**22
+# An int32 bias in units of it is exact in float32, and so is the rest.
+_BIAS_STEP = 2.0**13
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
 _OF_WINDOWS = ("auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides")
 _OPERATORS = {
     "ConvInteger": "Conv",
@@ -119,13 +126,37 @@ _OPERATORS = {
 
 
 def multiply(writer: Writer, node: ir.Node, left: Number, right: Number, bias: Number | None = None) -> ir.Value:
-    """The sums of products of whole numbers, and of a whole bias."""
+    """The sums of products of whole numbers, and of a whole bias: rounded once, if they exceed 2^24."""
     operator = _OPERATORS.get(node.op_type, node.op_type)
     kept = (*_OF_WINDOWS, "transA", "transB")
     attributes = {name: node.attributes[name] for name in kept if name in node.attributes}
-    operands = [left, right] if bias is None else [left, right, bias]
+    _check_computed(node, operator, right)
+    within, beyond = _divide_bias(bias)
+    operands = [left, right] if within is None else [left, right, within]
     name = f"{node.outputs[0].name}_sums"
-    return writer.insert(operator, operands, 1, name, node.name or "", attributes)[0]
+    sums = writer.insert(operator, operands, 1, name, node.name or "", attributes)[0]
+    if beyond is None:
+        return sums
+    addend = beyond.reshape(-1, *[1] * (len(shape_of(sums)) - 2)) if operator in _CONVOLUTIONS else beyond
+    return writer.insert("Add", [sums, addend], 1, name, "", None)[0]
+
+
+def _check_computed(node: ir.Node, operator: str, weights: Number) -> None:
+    """Left if a convolution's weights are computed, and its sums might be inexact and can't be split."""
+    if not isinstance(weights, ir.Value) or operator not in _CONVOLUTIONS:
+        return
+    # Sums are split between channels, but not those of groups.
+    size = 255 * 255 * int(np.prod(shape_of(weights)[1 if attribute(node, "group", 1) > 1 else 2 :]))
+    if size >= EXACT_SUM:
+        raise Left(f"sums of up to {size} with computed weights; up to {EXACT_SUM:.0f} are exact: make them constants")
+
+
+def _divide_bias(bias: Number | None) -> tuple[Number | None, Array | None]:
+    """A constant bias as a part that float32 adds to sums exactly, and a rest of multiples of a large number."""
+    if bias is None or isinstance(bias, ir.Value) or np.abs(bias).max(initial=0) <= _MOST_BIAS:
+        return bias, None
+    beyond = np.rint(bias / _BIAS_STEP) * _BIAS_STEP
+    return (bias - beyond).astype(np.float32), beyond.astype(np.float32)
 
 
 def convolve_bytes(writer: Writer, node: ir.Node) -> None:
@@ -227,10 +258,6 @@ def center_columns(writer: Writer, node: ir.Node, side: int, place: int) -> Numb
     return writer.centre(writer.whole(node.inputs[side]), zero)
 
 
-# float32 holds whole numbers up to this one exactly.
-_LARGEST = 2**24
-
-
 def _check_integers(node: ir.Node, weights: Number, axes: tuple[int, ...], terms: int) -> None:
     """Left if the sums are read as integers, and may be larger than float32 holds exactly."""
     made = node.outputs[0]
@@ -238,9 +265,9 @@ def _check_integers(node: ir.Node, weights: Number, axes: tuple[int, ...], terms
     if not made.is_graph_output() and all(reader.op_type == "Cast" for reader in readers):
         return
     size = 255.0 * terms if isinstance(weights, ir.Value) else float(np.abs(weights).sum(axes).max(initial=0))
-    if 255 * size > _LARGEST:
+    if 255 * size > EXACT_SUM:
         raise Left(
-            f"sums of up to {255 * size:.0f} that are read as integers; up to {_LARGEST} are exact:"
+            f"sums of up to {255 * size:.0f} that are read as integers; up to {EXACT_SUM:.0f} are exact:"
             " cast them to float first"
         )
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from trnrt.importer.folding.inference import infer
 from trnrt.importer.quantised.forms import LIMITS, ZERO, Form, Left, Number, Scaled, Whole, are_equal
-from trnrt.importer.rewriting.editing import Editor
+from trnrt.importer.rewriting.editing import Array, Editor
 from trnrt.importer.values import constant_array
 from trnrt.text import quote
 
@@ -85,6 +85,8 @@ class Writer:
         """A number as a value of the graph."""
         if isinstance(number, ir.Value):
             return number
+        if number.dtype == np.float64:
+            number = number.astype(np.float32)
         if number.ndim == 0 and number.dtype == np.float32:
             key = float(number)
             if key not in self._constants or not self._constants[key].is_initializer():
@@ -116,7 +118,7 @@ class Writer:
         form = self.forms.get(value)
         if form is None:
             array = constant_array(value)
-            numbers = array.astype(np.float32) if array is not None else self._convert(value)
+            numbers = _as_float(array) if array is not None else self._convert(value)
             form = Whole(numbers, ZERO, *LIMITS[value.dtype])
             self.forms[value] = form
             self.there.add(value)
@@ -192,3 +194,9 @@ class Writer:
             return self.apply("Max", self.apply("Min", numbers, highest), lowest, name=name)
         limits = [None if np.isinf(x.item()) else x.reshape(()) for x in (lowest, highest)]
         return self.apply("Clip", numbers, *limits, name=name)
+
+
+def _as_float(array: Array) -> Array:
+    """Whole numbers in float32 if it holds them, else in float64."""
+    made = array.astype(np.float32)
+    return made if array.dtype != np.int32 or np.array_equal(made.astype(np.int64), array) else array.astype(np.float64)
