@@ -6,10 +6,8 @@ A machine that slows down for a second slows both, so the ratio of neighbouring 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from statistics import median
 
 Run = Callable[[], object]
@@ -60,20 +58,3 @@ def ratio(run: Run, yardstick: Run, rounds: int) -> tuple[float, float, float]:
     """The median of the rounds' ratios, and the median seconds of each of the two."""
     ours, theirs = in_turns([run, yardstick], rounds)
     return median(a / b for a, b in zip(ours, theirs, strict=True)), median(ours), median(theirs)
-
-
-def can_limit_threads() -> bool:
-    """True if BLAS's number of threads can be set in this process."""
-    return find_spec("threadpoolctl") is not None
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Give BLAS and PyTorch ``count`` threads if ``can_limit_threads``; otherwise the environment decides."""
-    if not can_limit_threads():
-        yield
-        return
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(count):
-        yield

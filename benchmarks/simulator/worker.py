@@ -1,7 +1,6 @@
-"""Run one benchmark case, in this process or a new one.
+"""Run one benchmark case in a new process, whose environment sets the threads of BLAS and PyTorch.
 
-If BLAS's threads can't be set in this process, they are set through the environment of a new one: ``python -m
-benchmarks.simulator.worker CASE [--quick]`` prints the case's rows as JSON.
+``python -m benchmarks.simulator.worker CASE [--quick]`` prints the case's rows as JSON.
 """
 
 from __future__ import annotations
@@ -13,23 +12,14 @@ import sys
 from dataclasses import asdict
 
 from benchmarks import ROOT
-from benchmarks.measuring import Row, can_limit_threads, threads
+from benchmarks.measuring import Row
 from benchmarks.simulator.cases import CASES, QUICK, Effort
-
-_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+from trnrt.nki.blas import THREAD_VARIABLES
 
 
 def measure(name: str, *, quick: bool = False) -> list[Row]:
-    """The rows of a case, with its number of BLAS threads."""
-    case = CASES[name]
-    if can_limit_threads():
-        with threads(case.threads):
-            return case.run(QUICK if quick else Effort())
-    return _elsewhere(name, quick=quick)
-
-
-def _elsewhere(name: str, *, quick: bool) -> list[Row]:
-    environment = os.environ | dict.fromkeys(_VARIABLES, str(CASES[name].threads))
+    """The rows of a case, with its number of threads."""
+    environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(CASES[name].threads))
     command = [sys.executable, "-m", "benchmarks.simulator.worker", name, *(["--quick"] if quick else [])]
     text = subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     return [Row(**row) for row in json.loads(text)]

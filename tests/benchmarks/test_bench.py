@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import subprocess
+from dataclasses import asdict, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import measuring
 from benchmarks.measuring import Row, in_turns, ratio
 from benchmarks.simulator import cases as simulator
 from benchmarks.simulator import kernels, networks, worker
@@ -114,12 +115,16 @@ def test_a_case_can_be_measured_in_a_process_of_its_own(
     monkeypatch.setitem(simulator.CASES, "fake", simulator.Case(lambda effort: rows, 1))
     worker.main(["fake", "--quick"])
     assert [Row(**row) for row in json.loads(capsys.readouterr().out)] == rows
-    monkeypatch.setattr(worker, "can_limit_threads", lambda: False)
-    monkeypatch.setattr(worker, "_elsewhere", lambda name, quick: [Row(name, float(quick), "x")])
-    assert worker.measure("fake", quick=True) == [Row("fake", 1.0, "x")]
-    monkeypatch.setattr(worker, "can_limit_threads", lambda: True)
-    monkeypatch.setattr(measuring, "can_limit_threads", lambda: False)
-    assert worker.measure("fake", quick=True) == rows
+
+
+def test_a_case_sets_its_threads_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
+        rows = [asdict(Row(command[-2], float(env["OPENBLAS_NUM_THREADS"]), command[-1]))]
+        return SimpleNamespace(stdout=json.dumps(rows))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setitem(simulator.CASES, "fake", simulator.Case(lambda effort: [], 2))
+    assert worker.measure("fake", quick=True) == [Row("fake", 2.0, "--quick")]
 
 
 @pytest.mark.parametrize(("value", "code"), [(1.0, 0), (3.0, 1), (None, 0)])
@@ -128,9 +133,7 @@ def test_the_verb(monkeypatch: pytest.MonkeyPatch, value: float | None, code: in
         monkeypatch.delitem(simulator.CASES, name)
     row = Row("the case", value, "x", 2.0, note="how")
     monkeypatch.setattr(networks, "measure_networks", lambda **_: [])
-    monkeypatch.setitem(simulator.CASES, "replay", simulator.Case(lambda effort: [row], 1))
-    monkeypatch.setattr(worker, "can_limit_threads", lambda: True)
-    monkeypatch.setattr(measuring, "can_limit_threads", lambda: False)
+    monkeypatch.setattr(worker, "measure", lambda name, quick: [row])
     result = CliRunner().invoke(app, ["--quick", "--json"], catch_exceptions=False)
     assert result.exit_code == code
     document = json.loads(result.stdout)

@@ -7,8 +7,8 @@ AVX2 ("Haswell" and "Zen") sum some rows and columns of a product in another ord
 with AVX2 and without AVX-512, take AVX's: they reach 61 GFLOP/s where AVX2's reach 70 (one core of an AMD EPYC, 128 x
 128 x 512, OpenBLAS 0.3.31).
 
-The simulator's products are small (128 x 128 x 512 at most): a second thread gains nothing, and waits in a loop for
-CPUs that others use.
+A command lets the BLAS use one thread in all that it does, and so do the processes that it starts; ``trnrt.nki.blas``
+says why, and limits the runs of programs elsewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from trnrt.nki.blas import THREAD_VARIABLES, threads_are_set
+
 _KERNELS = "OPENBLAS_CORETYPE"
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def choose_blas_kernels(cpu: Path = Path("/proc/cpuinfo")) -> None:
@@ -35,5 +36,5 @@ def choose_blas_kernels(cpu: Path = Path("/proc/cpuinfo")) -> None:
 
 def limit_blas_threads() -> None:
     """Let numpy's BLAS use one thread, unless the user has set one of its variables; call it before numpy is there."""
-    if not any(name in os.environ for name in _THREADS):
-        os.environ.update(dict.fromkeys(_THREADS, "1"))
+    if not threads_are_set():
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))

@@ -17,6 +17,7 @@ from onnx_ir.passes import common as passes
 from onnxscript import optimizer
 
 from trnrt.importer.folding.computing import compute_constants
+from trnrt.importer.folding.counting import compute_counts
 from trnrt.importer.folding.dequantising import dequantise_constants
 from trnrt.importer.folding.guarding import is_premature
 from trnrt.importer.folding.history import Snapshot
@@ -85,8 +86,9 @@ class Folder:
         changed |= self._lift_constant_outputs()
         changed |= passes.RemoveUnusedNodesPass()(self.model).modified
         for node in self.model.graph:
+            changed |= infer(node, self.model, self.symbols)
             changed |= (
-                infer(node, self.model, self.symbols)
+                self._count(node)
                 or self._fill(node)
                 or self._dequantise(node)
                 or self._compute(node)
@@ -135,6 +137,14 @@ class Folder:
         if size > self._left:
             return False
         self._left -= size
+        return True
+
+    def _count(self, node: ir.Node) -> bool:
+        """Compute a node of shapes and counts, so that the nodes behind it get their shapes in the same round."""
+        array = compute_counts(node)
+        if array is None or not self._spend(array.nbytes):
+            return False
+        _replace_by_constant(node, ir.tensor(array))
         return True
 
     def _fill(self, node: ir.Node) -> bool:

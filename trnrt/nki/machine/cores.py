@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from trnrt.nki.blas import one_blas_thread
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.execute import Executor, from_host, unwritten_value
@@ -70,7 +71,7 @@ class CoreGroup:
             held.fill(nothing)
         for core in self._cores:
             core.restore()
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), one_blas_thread():
             for segment in range(len(self._cores[0].segments)):
                 for core in self._cores:
                     core.run_segment(segment)

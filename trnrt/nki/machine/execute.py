@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from trnrt.nki.blas import one_blas_thread
 from trnrt.nki.errors import KernelError, KernelWarning
 from trnrt.nki.machine.binding import view_array
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
@@ -193,7 +194,7 @@ class Executor:
             if array is not None:
                 self.load(position, array)
         self.restore()
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), one_blas_thread():
             for segment in range(len(self.segments)):
                 self.run_segment(segment)
         return self.results()
