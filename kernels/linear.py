@@ -32,6 +32,9 @@ OUTPUTS = 512
 # Loads of weights under way or in use at once, for which a plan leaves room: with fewer, DMA would wait for one load's
 # products before it starts the next. Raised from 4 when the search began to vary the size of loads.
 LOADS_AHEAD = 5
+# The most bytes of results (in float32) that leave in one store: their data take less time than another store's start.
+# ResNet-18 at batch 1, predicted: a store for each OUTPUTS takes 1.6 us more.
+STORED_BYTES = 64 * 1024
 # Columns (128 features of a row) up to which features are loaded to their partitions one by one: that takes no longer
 # than loading rows and transposing them. It was chosen when trn1's packets took 69 ns, those of others 8. Digits,
 # predicted: none slow the feed-forward net by 6 % on trn2 and trn1; 16 on trn2 and 8 on trn1 change nothing.
@@ -86,6 +89,9 @@ def linear_rows(
         n_size = min(step, rows - n0)
         x_sb = _narrowed_block(_features_block(src, features, n0, n_size), w.dtype, narrowing)
         outputs = bias.shape[1] // 2 if is_scaled(w.dtype) else bias.shape[1]
+        whole_sb: Any = None
+        if is_hbm_tensor(dst) and n_size <= nl.tile_size.pmax and n_size * outputs * 4 <= STORED_BYTES:
+            whole_sb = nl.ndarray((n_size, outputs), dtype=dst.dtype, buffer=nl.sbuf)
         for o0 in range(0, outputs, OUTPUTS):
             o_size = min(OUTPUTS, outputs - o0)
             bias_sb = _load_row(bias, o0, o_size)
@@ -94,7 +100,12 @@ def linear_rows(
                 m_size = min(SUM_BANKS * nl.tile_size.pmax, n_size - m0)
                 x_part = x_sb[:, :, :, m0 : m0 + m_size]
                 banks = _sum_products(x_part, weight_chunks(w, outputs, o0, o_size), features, load_bytes, True)
-                _store_rows(dst, banks, bias_sb, scale_sb, n0 + m0, o0, act)
+                if whole_sb is None:
+                    _store_rows(dst, banks, bias_sb, scale_sb, n0 + m0, o0, act)
+                else:
+                    _finish_sums(whole_sb[:, o0 : o0 + o_size], banks[0], bias_sb, scale_sb, act)
+        if whole_sb is not None:
+            nisa.dma_copy(dst=dst[n0 : n0 + n_size, :], src=whole_sb)
 
 
 def _load_row(bias: nl.NkiTensor, first: int, size: int) -> nl.NkiTensor:
@@ -182,21 +193,27 @@ def _store_rows(
             y_sb = dst[0:rows, block, o0 : o0 + o_size]
         else:
             y_sb = nl.ndarray((rows, o_size), dtype=dst.dtype, buffer=nl.sbuf)
-        total = banks[i]
-        if scale_sb is not None:
-            total = nl.ndarray((rows, o_size), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_tensor(dst=total, data1=banks[i], data2=scale_sb[0:rows, :], op=nl.multiply)
-        if act == "none":
-            nisa.tensor_tensor(dst=y_sb, data1=total, data2=bias_sb[0:rows, :], op=nl.add)
-        else:
-            sum_sb = nl.ndarray((rows, o_size), dtype=nl.float32, buffer=nl.sbuf)
-            nisa.tensor_tensor(dst=sum_sb, data1=total, data2=bias_sb[0:rows, :], op=nl.add)
-            nisa.activation(dst=y_sb, op=activation_function(act), data=sum_sb)
+        _finish_sums(y_sb, banks[i], bias_sb, scale_sb, act)
         if is_hbm_tensor(dst):
             nisa.dma_copy(dst=dst[row : row + rows, o0 : o0 + o_size], src=y_sb)
         elif not in_place:
             # Engines write from partition 0, 32, 64 or 96 on; DMA from any.
             nisa.dma_copy(dst=dst[part : part + rows, block, o0 : o0 + o_size], src=y_sb)
+
+
+def _finish_sums(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, bias_sb: nl.NkiTensor, scale_sb: Any, act: str) -> None:
+    """y_sb (rows, outputs) = act(sum_psum * the scale of each row + its bias); without a scale_sb, no scale."""
+    rows = y_sb.shape[0]
+    total = sum_psum
+    if scale_sb is not None:
+        total = nl.ndarray(y_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=total, data1=sum_psum, data2=scale_sb[0:rows, :], op=nl.multiply)
+    if act == "none":
+        nisa.tensor_tensor(dst=y_sb, data1=total, data2=bias_sb[0:rows, :], op=nl.add)
+        return
+    sum_sb = nl.ndarray(y_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=sum_sb, data1=total, data2=bias_sb[0:rows, :], op=nl.add)
+    nisa.activation(dst=y_sb, op=activation_function(act), data=sum_sb)
 
 
 def linear_features(

@@ -4,20 +4,26 @@ from trnrt.kernels.common import transfer
 from trnrt.nki import nisa, nl
 
 
-def prefetch(src: nl.NkiTensor, piece: int, place: nl.NkiTensor | None = None) -> nl.NkiTensor:
+def prefetch(src: nl.NkiTensor, piece: int, place: nl.NkiTensor | None = None, last: int = 0) -> nl.NkiTensor:
     """A copy of src in SBUF, loaded ``piece`` columns at a time: a product waits only for what it reads, not for all.
 
     src: HBM (P, K), P at most 128
     piece: columns per transfer; each transfer is contiguous on a partition
     place: the tile of ``reserve`` to load it into; by default a new one
+    last: columns of each of the transfers that load the last ``piece`` columns; 0 means ``piece``
 
     numpy: src
     """
     copy_sb = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf) if place is None else place
     columns = src.shape[1]
-    for first in range(0, columns, piece):
-        last = min(columns, first + piece)
-        transfer(copy_sb[:, first:last], src[:, first:last])
+    whole = max(0, columns - piece) if last > 0 else columns
+    for first in range(0, whole, piece):
+        end = min(whole, first + piece)
+        transfer(copy_sb[:, first:end], src[:, first:end])
+    if last > 0:
+        for first in range(whole, columns, last):
+            end = min(columns, first + last)
+            transfer(copy_sb[:, first:end], src[:, first:end])
     return copy_sb
 
 

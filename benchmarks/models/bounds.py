@@ -67,11 +67,19 @@ def outline(model: onnx.ModelProto) -> Outline:
     return Outline(made, frozenset(tensor.name for tensor in large))
 
 
-def work_of(outlined: Outline, batch: int) -> Work:
-    """The work for ``batch`` rows, which replace an input's open size.
+@dataclass(frozen=True)
+class Product:
+    """A product of a model: its multiplications, results and weights (elements), and the numbers of the products that
+    it depends on."""
 
-    Raises KeyError if a shape doesn't follow from the inputs' shapes.
-    """
+    multiplications: int
+    results: int
+    weights: int
+    needs: frozenset[int]
+
+
+def infer_shapes(outlined: Outline, batch: int) -> onnx.GraphProto:
+    """The outline's graph with all shapes for ``batch`` rows, which replace an input's open size."""
     fed = onnx.ModelProto()
     fed.CopyFrom(outlined.bare)
     for value in fed.graph.input:
@@ -81,7 +89,31 @@ def work_of(outlined: Outline, batch: int) -> Work:
     for value in fed.graph.output:
         for size in value.type.tensor_type.shape.dim:
             size.ClearField("dim_param")  # inference finds the number
-    graph = onnx.shape_inference.infer_shapes(fed, strict_mode=True, data_prop=True).graph
+    return onnx.shape_inference.infer_shapes(fed, strict_mode=True, data_prop=True).graph
+
+
+def list_products(outlined: Outline, batch: int) -> list[Product]:
+    """The products for ``batch`` rows, in the graph's order. Raises KeyError if a shape doesn't follow from the
+    inputs' shapes."""
+    graph = infer_shapes(outlined, batch)
+    shapes, fixed = _shapes(graph), _constants(graph, outlined.weights)
+    found: list[Product] = []
+    needs: dict[str, frozenset[int]] = {}
+    for node in graph.node:
+        before = frozenset[int]().union(*(needs.get(name, frozenset()) for name in node.input))
+        after = before
+        if node.op_type in _PRODUCTS:
+            weights = sum(prod(shapes[name]) for name in set(node.input) & fixed)
+            results = prod(shapes[node.output[0]])
+            found.append(Product(_multiplications(node, shapes), results, weights, before))
+            after = before | {len(found) - 1}
+        needs |= dict.fromkeys(node.output, after)
+    return found
+
+
+def work_of(outlined: Outline, batch: int) -> Work:
+    """The work for ``batch`` rows. Raises KeyError if a shape doesn't follow from the inputs' shapes."""
+    graph = infer_shapes(outlined, batch)
     shapes = _shapes(graph)
     fixed = _constants(graph, outlined.weights)
     products = [node for node in graph.node if node.op_type in _PRODUCTS]

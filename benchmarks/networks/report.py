@@ -43,6 +43,7 @@ def _line(row: Row) -> Document:
         "bound_memory_us": row.least_time.memory_us,
         "bound_tensor_us": row.least_time.tensor_us,
         "over_bound": asdict(row.bound_ratio),
+        "floor_over_bound": row.floor_ratio,
         "over_theoretical": row.predicted.us / row.theoretical_time.us,
         "images_per_second": row.images_per_second,
         "scaling": None if row.scaling is None else asdict(row.scaling),
@@ -55,7 +56,10 @@ def networks_parts(rows: Sequence[Row]) -> list[RenderableType]:
     bars = bars_of(rows)
     if bars:
         missed = sum(not bar.meets_bar for bar in bars)
+        impossible = sum(bar.floor > bar.most for bar in bars)
         parts += ["", bars_table(bars), "", f"{count_text(len(bars), 'bar')}, {missed} missed"]
+        parts += ["floor: the least that the timing model allows any plan (benchmarks/networks/floor.py)"]
+        parts += [f"below their floor, so that no plan can meet them: {impossible}"] if impossible else []
     return parts
 
 
@@ -102,11 +106,12 @@ def bars_table(bars: Sequence[Bar]) -> Table:
             str(bar.batch),
             f"{bar.most:,.2f}",
             f"{bar.value:,.2f}",
+            f"{bar.floor:,.2f}",
             verdict_text(verdict(bar.meets_bar)),
         )
         for bar in bars
     ]
-    return plain_table(("network", "bar", "batch", "at most", "predicted", ""), lines, right=(2, 3, 4))
+    return plain_table(("network", "bar", "batch", "at most", "predicted", "floor", ""), lines, right=(2, 3, 4, 5))
 
 
 def _multiple(row: Row) -> str:

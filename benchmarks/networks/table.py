@@ -13,7 +13,8 @@ import onnx
 from benchmarks.baseline.networks import BY_NAME
 from benchmarks.baseline.yolo import yolov8n
 from benchmarks.documented import Bound, guide_rates, rates
-from benchmarks.models.bounds import Work, outline, work_of
+from benchmarks.models.bounds import Outline, Work, list_products, outline, work_of
+from benchmarks.networks.floor import floor_us
 from trnrt.errors import OptionError
 from trnrt.nki.breakdown import Holder, holders_of
 from trnrt.nki.machine.timing import Range, add_ranges
@@ -47,7 +48,7 @@ costs and the vector engine count there, which no physical bound has."""
 class Row:
     """A network at a batch, on one core. ``instructions``: of its kernels, unrolled. ``held``: the parts of its
     critical path, which add up to the headline, the longest first. ``shared``: the prediction for two physical cores as
-    one, if it was asked for."""
+    one, if it was asked for. ``floor_us``: the least time that the timing model allows (``floor.py``)."""
 
     network: str
     target: str
@@ -59,6 +60,7 @@ class Row:
     kernels: int
     held: tuple[Holder, ...]
     shared: Range | None = None
+    floor_us: float = 0.0
 
     @property
     def scaling(self) -> Range | None:
@@ -82,6 +84,11 @@ class Row:
         return Range(found.least_us / least, found.us / least, found.most_us / least)
 
     @property
+    def floor_ratio(self) -> float:
+        """The floor as a multiple of the bound."""
+        return self.floor_us / self.least_time.us
+
+    @property
     def images_per_second(self) -> float:
         """Of one core, by the headline."""
         return self.batch / self.predicted.us * 1e6
@@ -89,14 +96,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Bar:
-    """A network's bar: the highest allowed ``value`` and the one that is predicted, multiples of the bound or
-    microseconds."""
+    """A network's bar: the most that is allowed, the ``value`` that is predicted, and the ``floor`` below which no plan
+    can be predicted; multiples of the bound or microseconds."""
 
     network: str
     what: str
     batch: int
     value: float
     most: float
+    floor: float = 0.0
 
     @property
     def meets_bar(self) -> bool:
@@ -124,7 +132,7 @@ def measure(
         session = InferenceSession(content, target=target, dtype=dtype, backend="simulator", cache=False, effort=effort)
         sharing = session.with_options(replace(session.options, lnc=lnc)) if lnc > 1 else None
         for batch in batches:
-            row = _row(name, session, work_of(outlined, batch), batch)
+            row = _row(name, session, outlined, batch)
             yield row if sharing is None else replace(row, shared=sharing.latency(batch))
             done(1)
 
@@ -137,7 +145,8 @@ def choose_networks(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names or NETWORKS)
 
 
-def _row(name: str, session: InferenceSession, work: Work, batch: int) -> Row:
+def _row(name: str, session: InferenceSession, outlined: Outline, batch: int) -> Row:
+    work = work_of(outlined, batch)
     partition = session.partition(batch)
     profiles = [profile_plan(plan) for plan in partition.plans]
     return Row(
@@ -150,6 +159,7 @@ def _row(name: str, session: InferenceSession, work: Work, batch: int) -> Row:
         instructions=sum(plan.size.unrolled for plan in partition.plans),
         kernels=len(partition.plans),
         held=holders_of(profile.timeline for profile in profiles),
+        floor_us=floor_us(list_products(outlined, batch), work, session.target, session.dtype),
     )
 
 
@@ -180,13 +190,15 @@ def _bars_of_network(network: str, rows: Sequence[Row]) -> Iterator[Bar]:
     first = next((row for row in rows if row.batch == 1), None)
     if network not in BY_BOUND:
         if first is not None:
-            yield Bar(network, "us of 1e68255's kernels", 1, first.predicted.us, LEFT * baseline_us()[network])
+            most = LEFT * baseline_us()[network]
+            yield Bar(network, "us of 1e68255's kernels", 1, first.predicted.us, most, first.floor_us)
         return
     if first is not None:
-        yield Bar(network, "x bound at batch 1", 1, first.bound_ratio.us, MOST_AT_ONE)
+        yield Bar(network, "x bound at batch 1", 1, first.bound_ratio.us, MOST_AT_ONE, first.floor_ratio)
     if len(rows) > 1:
         best = best_of(rows)
-        yield Bar(network, "x bound at the best batch", best.batch, best.bound_ratio.us, MOST_AT_BEST)
+        what = "x bound at the best batch"
+        yield Bar(network, what, best.batch, best.bound_ratio.us, MOST_AT_BEST, best.floor_ratio)
 
 
 @cache

@@ -13,6 +13,7 @@ stay in SBUF for the whole batch if 128 outputs' worth fits; otherwise they are 
 from typing import Any
 
 from trnrt.kernels.common import Pair, Rectangle, ceil_div, image_count, image_part, is_hbm_tensor, load, transfer
+from trnrt.kernels.conv.abreast import convolve_abreast, goes_abreast
 from trnrt.kernels.conv.conv_bands import Area, load_image_band, padded_images, seen_part
 from trnrt.kernels.conv.conv_room import (
     WEIGHT_BYTES,
@@ -315,6 +316,9 @@ def _convolve_bands(
         if number == 0 and how.turn:
             for b0 in range(outputs[0] + nl.tile_size.pmax, min(outputs[1], outputs[0] + ahead), nl.tile_size.pmax):
                 rows.append(load_weight_rows(w, b0, shape.channels, False))
+        if w.buffer == bias.buffer == nl.sbuf and goes_abreast(dst, w, place, how, added):
+            convolve_abreast(dst, x_sb, Weights(w, outputs, how, seen), bias, place, added)
+            continue
         for b0 in range(outputs[0], outputs[1], nl.tile_size.pmax):
             b1 = min(outputs[1], b0 + nl.tile_size.pmax)
             block = b0 // nl.tile_size.pmax

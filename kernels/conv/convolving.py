@@ -106,9 +106,10 @@ class Weights(nl.NKIObject):
     seen: tuple[Pair, Pair]
 
 
-def accumulate(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at: Pair) -> None:
+def accumulate(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at: Pair, blocks: Any = None) -> None:
     """sum_psum (o, n, rows, columns) = the sum over all taps and channels of weights in SBUF (P, B, products, o) times
-    the band, from result ``at`` of the band on: the shifted and strided band is the moving operand.
+    the band, from result ``at`` of the band on: the shifted and strided band is the moving operand. ``blocks``: (first,
+    end) of the blocks of channels, None for all; those from 0 on start the sum, others add to it.
 
     A tap is added only to those results for which it sees loaded input.
     """
@@ -122,7 +123,8 @@ def accumulate(sum_psum: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, at:
     step = band_row_step(shape, pack)
     low, high = weights.seen
     taps, apart = list_taps(kernel, pack, weights.how.lead), spread(shape.channels, pack)
-    for block in range(w.shape[1]):
+    first, end = (0, w.shape[1]) if blocks is None else blocks
+    for block in range(first, end):
         for number in range(len(taps)):
             product, u, v = taps[number]
             y, x = at[0] * step + u * dilation[0], at[1] * stride[1] + v * dilation[1]

@@ -101,8 +101,12 @@ class Strips(nl.NKIObject):
         return (rows - 1) * (self.shape.stride[0] // self.row_step()) + 1
 
     def apart(self) -> int:
-        """Partitions from one shifted channel to the next."""
-        return self.columns if self.is_aligned() else nl.tile_size.pmax // self.lanes()
+        """Partitions from one shifted channel to the next: the most that fit, so that all DMA engines have some. Of
+        several images, columns are adjacent: then the edges of an image take half as many transfers. (Of ResNet-18,
+        predicted: columns that are not take 2 % less at batch 1, 5 % more at batch 8.)"""
+        if self.is_aligned() and (self.src.shape[0] > 1 or self.products() < FEW_PRODUCTS):
+            return self.columns
+        return nl.tile_size.pmax // self.lanes()
 
     def products(self) -> int:
         """The number of products that sum up a result."""
@@ -114,7 +118,7 @@ class Strips(nl.NKIObject):
 
     def has_gaps(self) -> bool:
         """True if products see partitions, or ends of rows, that loads leave out."""
-        return not self.is_aligned() and (self.columns > 1 or self.apart() > 1)
+        return self.apart() > self.columns if self.is_aligned() else self.columns > 1 or self.apart() > 1
 
     def has_column_padding(self) -> bool:
         """True if some results see columns outside the image."""

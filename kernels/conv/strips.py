@@ -15,11 +15,14 @@ Partition ((strip * kernel rows + u) * channels + c) * apart + j holds channel c
 some. The partitions between are zero.
 """
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, transfer
+from typing import Any
+
+from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, item_bytes, transfer
 from trnrt.kernels.conv.conv_bands import padded_images
 from trnrt.kernels.conv.convolving import FEW_PRODUCTS, evacuate, pool_fill, pool_windows, vector_helps
 from trnrt.kernels.conv.strip_plans import BANDS, PARTS, Rows, Strips, bands_of, windows_in
-from trnrt.kernels.warm_up import warm_up
+from trnrt.kernels.rates import is_recent
+from trnrt.kernels.warm_up import warm_up, warm_up_zeros
 from trnrt.nki import nisa, nl
 
 # Transposes of zeros, while the weights and the first band load, unless there are few products: then the tensor engine
@@ -46,21 +49,26 @@ def convolve_strips(plan: Strips, w: nl.NkiTensor, bias: nl.NkiTensor, act: str)
     bands = bands_of(plan)
     w_sb = nl.ndarray((plan.partitions(), plan.products(), plan.count * plan.each()), dtype=w.dtype, buffer=nl.sbuf)
     nisa.memset(dst=w_sb, value=0.0, engine=nisa.engine.vector)
-    tiles = _zero_tiles(plan, bands)
-    _load_weights(w_sb, w, plan)
-    bias_sb = _load_bias(bias, plan)
+    warms = plan.products() >= FEW_PRODUCTS and is_recent()
+    zeros_sb = warm_up_zeros() if warms else None
     waiting = _pool_tiles(plan)
+    tiles = _zero_tiles(plan, bands)
+    shares = is_recent() and not is_hbm_tensor(dst)
+    _load_weights(w_sb, w, plan, shares and warms)
+    bias_sb = _load_bias(bias, plan)
     number = 0
     for n in range(images):
         pooled = 0
         computed: list[tuple[nl.NkiTensor, int]] = []
         for rows in bands:
             x_sb = tiles[number % len(tiles)]
-            ahead = number == 0 and not is_hbm_tensor(dst)
-            _load_band(x_sb, plan, n, rows, number < len(tiles) and plan.has_gaps(), ahead)
-            if number == 0 and plan.products() >= FEW_PRODUCTS:
+            # Not the last of many, which the sync engine's later loads must not overtake; of a convolution of few
+            # products, whose loads are few, only the first. (ShuffleNet, predicted: more than that take 10 % more.)
+            both = shares and (number == 0 or (warms and number < len(bands) - 1))
+            _load_band(x_sb, plan, n, rows, number < len(tiles) and plan.has_gaps(), both)
+            if number == 0 and warms:
                 # After the first band in the program's order: its tile must not wait for the place of the zeros.
-                warm_up(STRIP_WARM_UP)
+                warm_up(STRIP_WARM_UP, zeros_sb)
             number += 1
             if pooling.is_none():
                 y_sb = _strip_tile(plan, n, rows[0], rows[1] - rows[0])
@@ -107,12 +115,24 @@ def _zero_tiles(plan: Strips, bands: list[Rows]) -> list[nl.NkiTensor]:
     for number in range(len(tiles)):
         first = lengths[number % len(bands)]
         engine = nisa.engine.vector if number < 2 else last
-        nisa.memset(dst=tiles[number][:, 0:first], value=0.0, engine=engine)
+        _zero_part(tiles[number], 0, first, engine)
     for number in range(len(tiles)):
         first = lengths[number % len(bands)]
-        if first < most:
-            nisa.memset(dst=tiles[number][:, first:most], value=0.0, engine=last)
+        if first < most and number + len(tiles) < len(bands) * plan.src.shape[0]:
+            _zero_part(tiles[number], first, most, last)
     return tiles
+
+
+def _zero_part(tile_sb: nl.NkiTensor, first: int, end: int, engine: Any) -> None:
+    """tile_sb (p, places) or (p, rows, columns) = 0 in places or rows ``first`` to ``end``. Elements of 16 bits are
+    zeroed in pairs if they can be: then the GpSimd engine takes half the time."""
+    pairs = item_bytes(tile_sb.dtype) == 2 and tile_sb.shape[-1] % 2 == 0
+    if len(tile_sb.shape) == 2:
+        if pairs and first % 2 + end % 2 == 0:
+            tile_sb, first, end = tile_sb.view(nl.float32), first // 2, end // 2
+    elif pairs:
+        tile_sb = tile_sb.view(nl.float32)
+    nisa.memset(dst=tile_sb[:, first:end], value=0.0, engine=engine)
 
 
 def _row_length(plan: Strips) -> int:
@@ -120,8 +140,9 @@ def _row_length(plan: Strips) -> int:
     return 1 if plan.loads_by_rows() else plan.src.shape[3]
 
 
-def _load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, plan: Strips) -> None:
-    """w_sb (p, products, strips * each) = the weights, so that a strip's outputs see its own partitions."""
+def _load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, plan: Strips, both: bool) -> None:
+    """w_sb (p, products, strips * each) = the weights, so that a strip's outputs see its own partitions. ``both``: see
+    ``_load_band``."""
     channels, kernel, columns = plan.shape.channels, plan.shape.kernel, plan.columns
     lanes, apart, outputs = kernel[0] * channels, plan.apart(), plan.outputs
     pattern = w.get_pattern()
@@ -135,7 +156,7 @@ def _load_weights(w_sb: nl.NkiTensor, w: nl.NkiTensor, plan: Strips) -> None:
             taps = [[kernel[1] * tap, kernel[0]], [channel, channels], [columns * tap, count], [output, outputs]]
             places = w_sb[first + j : first + j + (lanes - 1) * apart + 1 : apart]
             own_sb = places[:, number : number + count, strip * plan.each() : strip * plan.each() + outputs]
-            transfer(own_sb, w.ap(pattern=taps, offset=v * tap))
+            _trigger(own_sb, w.ap(pattern=taps, offset=v * tap), both and (strip * columns + j) % 2 == 0)
 
 
 def _load_bias(bias: nl.NkiTensor, plan: Strips) -> nl.NkiTensor:
@@ -193,9 +214,17 @@ def _fill_pooled_rows(conv_sb: nl.NkiTensor, rows: Rows, plan: Strips) -> None:
             nisa.memset(dst=own_sb[:, :, below : rows[1]], value=fill, engine=nisa.engine.vector)
 
 
-def _load_band(x_sb: nl.NkiTensor, plan: Strips, n: int, rows: Rows, fresh: bool, ahead: bool) -> None:
+def _trigger(dst: nl.NkiTensor, src: nl.NkiTensor, by_scalar: bool) -> None:
+    """dst = src by DMA, triggered by the scalar or the sync engine."""
+    if by_scalar:
+        nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.scalar)
+    else:
+        transfer(dst, src)
+
+
+def _load_band(x_sb: nl.NkiTensor, plan: Strips, n: int, rows: Rows, fresh: bool, both: bool) -> None:
     """x_sb (p, rows * columns) = the rows of image ``n`` that ``rows`` of each strip see. ``fresh``: it holds zeros;
-    ``ahead``: load it beside the weights, through the scalar engine's queue."""
+    ``both``: the scalar and the sync engine trigger transfers in turn, which take longer to trigger than to move."""
     shape, strips, step = plan.shape, plan.count, plan.row_step()
     kernel, dilation = shape.kernel, shape.dilation
     height, each = plan.src.shape[2], _row_length(plan)
@@ -212,23 +241,32 @@ def _load_band(x_sb: nl.NkiTensor, plan: Strips, n: int, rows: Rows, fresh: bool
     if max(low, high) < count and not fresh:
         nisa.memset(dst=x_sb[:, max(low, high) * each : count * each], value=0.0, engine=nisa.engine.gpsimd)
     if low == 0 and high == count:
-        _load_rows(x_sb, plan, n, (0, strips), (0, kernel[0]), tops, (0, count), ahead)
+        _load_rows(x_sb, plan, n, (0, strips), (0, kernel[0]), tops, (0, count), both)
         return
     for strip in range(strips):
-        top = tops[strip]
-        u0 = min(kernel[0], max(0, ceil_div(-top, dilation[0])))
-        u1 = max(u0, min(kernel[0], (height - 1 - (count - 1) * step - top) // dilation[0] + 1))
-        if u1 > u0:
-            _load_rows(x_sb, plan, n, (strip, strip + 1), (u0, u1), tops, (0, count), False)
-        for u in range(kernel[0]):
-            start = top + u * dilation[0]
-            first, end = max(0, ceil_div(-start, step)), min(count, ceil_div(height - start, step))
-            if (u < u0 or u >= u1) and first < end:
-                _load_rows(x_sb, plan, n, (strip, strip + 1), (u, u + 1), tops, (first, end), False)
+        for run in _seen_rows(plan, tops[strip], count):
+            _load_rows(x_sb, plan, n, (strip, strip + 1), run[0], tops, run[1], both)
+
+
+def _seen_rows(plan: Strips, top: int, count: int) -> list[tuple[Pair, Pair]]:
+    """Adjacent kernel rows for which the same ones of ``count`` rows of a band are in the image, with these; ``top`` is
+    the image's row under the first of both."""
+    runs: list[tuple[Pair, Pair]] = []
+    height, step, dilation = plan.src.shape[2], plan.row_step(), plan.shape.dilation[0]
+    for u in range(plan.shape.kernel[0]):
+        start = top + u * dilation
+        seen = (max(0, ceil_div(-start, step)), min(count, ceil_div(height - start, step)))
+        if seen[0] >= seen[1]:
+            continue
+        if len(runs) > 0 and runs[-1][0][1] == u and runs[-1][1] == seen:
+            runs[-1] = ((runs[-1][0][0], u + 1), seen)
+        else:
+            runs.append(((u, u + 1), seen))
+    return runs
 
 
 def _load_rows(
-    x_sb: nl.NkiTensor, plan: Strips, n: int, strips: Pair, taps: Pair, tops: list[int], seen: Pair, ahead: bool
+    x_sb: nl.NkiTensor, plan: Strips, n: int, strips: Pair, taps: Pair, tops: list[int], seen: Pair, both: bool
 ) -> None:
     """Load rows ``seen`` of a band for kernel rows ``taps`` of ``strips``: the image has all of them."""
     channels, kernel, dilation = plan.shape.channels, plan.shape.kernel, plan.shape.dilation
@@ -241,20 +279,21 @@ def _load_rows(
     first = n * image + (tops[strips[0]] + seen[0] * step + taps[0] * dilation[0]) * row
     rows = [[dilation[0] * row, taps[1] - taps[0]], [channel, channels]]
     band_sb = x_sb[:, seen[0] * each : seen[1] * each]
-    if plan.is_aligned() and strips[1] - strips[0] == 1:
+    if plan.is_aligned() and strips[1] - strips[0] == 1 and apart == plan.columns:
         # All columns at once: with several strips the pattern would have six dimensions.
         places = band_sb[lane * apart : (lane + lanes) * apart]
-        _load_lanes(places, plan, rows + [[1, plan.columns]], first, plan.columns - 1, False)
+        _load_lanes(places, plan, rows + [[1, plan.columns]], first, plan.columns - 1, both and taps[0] % 2 == 0)
         return
     for j in range(plan.columns):
         start, left = lane * apart + j, j * dilation[1]
         places = band_sb[start : start + (lanes - 1) * apart + 1 : apart]
         unseen = plan.columns - 1 if plan.is_aligned() else left
-        _load_lanes(places, plan, [[below, strips[1] - strips[0]]] + rows, first + left, unseen, ahead)
+        by_scalar = both and (j + (0 if plan.columns > 1 else seen[0])) % 2 == 0
+        _load_lanes(places, plan, [[below, strips[1] - strips[0]]] + rows, first + left, unseen, by_scalar)
 
 
 def _load_lanes(
-    places: nl.NkiTensor, plan: Strips, lanes: list[list[int]], first: int, unseen: int, ahead: bool
+    places: nl.NkiTensor, plan: Strips, lanes: list[list[int]], first: int, unseen: int, by_scalar: bool
 ) -> None:
     """places = rows of the image from ``first`` on, without the last ``unseen`` pixels: of each one, if they are loaded
     row by row. The pattern ``lanes`` leads from lane to lane."""
@@ -265,10 +304,7 @@ def _load_lanes(
     else:
         length = places.shape[1] - unseen
         seen_sb, image = places[:, 0:length], plan.src.ap(pattern=lanes + [[1, length]], offset=first)
-    if ahead and nisa.get_nc_version() >= nisa.nc_version.gen3:
-        nisa.dma_copy(dst=seen_sb, src=image, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.scalar)
-    else:
-        transfer(seen_sb, image)
+    _trigger(seen_sb, image, by_scalar)
 
 
 def _convolve_strips(

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 from benchmarks.baseline.networks import BY_NAME
 from benchmarks.documented import bound, guide_rates, rates
-from benchmarks.models.bounds import Work, outline, work_of
+from benchmarks.models.bounds import Product, Work, list_products, outline, work_of
 from benchmarks.networks import table
 from benchmarks.networks.__main__ import app
+from benchmarks.networks.floor import floor_us
 from benchmarks.networks.report import networks_document, networks_parts
 from benchmarks.networks.table import BY_BOUND, NETWORKS, Row, bars_of, baseline_us, best_of, measure
 from trnrt.nki.breakdown import Holder
@@ -154,3 +155,33 @@ def test_the_command(small: None) -> None:
     assert [(row["network"], row["batch"], row["dtype"]) for row in document["rows"]] == [("chain", 2, "float32")]
     unknown = CliRunner().invoke(app, ["--net", "nothing"])
     assert unknown.exit_code == 2 and "chain" in unknown.stderr
+
+
+def test_the_floor_by_hand() -> None:
+    """trn2 moves 334 GB/s: 24,576 numbers a partition, 6.3 MB, take 18.8 us; on top come 11.5 us of fixed costs. With
+    weights that take half more room than SBUF has, half of that comes after the first product."""
+    fixed = (7400 + 179 + 2 * (900 + 355)) / 1e3
+    small = [Product(0, 0, 3_145_728, frozenset())]
+    assert floor_us(small, Work(0, 3_145_728, 0, 0), "trn2", "bfloat16") == pytest.approx(fixed + 6_291_456 / 334e3)
+    room = 128 * (229_376 - 16_384)
+    first = 128 * 128 * 2_400_000  # a millisecond of columns
+    late = [Product(first, 0, 0, frozenset()), Product(0, 0, 3 * room // 4, frozenset({0}))]
+    columns = 2_400_000 * (1 / 2.4 + 2.5 / 512) / 1e3
+    work = Work(first, 3 * room // 4, 0, 0)
+    assert floor_us(late, work, "trn2", "bfloat16") == pytest.approx(fixed + columns + room / 2 / 334e3)
+
+
+def test_the_floor_of_vgg_16_at_batch_1() -> None:
+    """Its classifier's weights, 247 MB, find room in SBUF for 27 MB of them while the convolutions run."""
+    outlined = outline(NETWORKS["vgg16"]())
+    work, products = work_of(outlined, 1), list_products(outlined, 1)
+    assert sum(one.multiplications for one in products) == work.multiplications
+    assert sum(one.weights for one in products) == work.weights
+    row = replace(made("vgg16", 1, 1200.0, work), floor_us=floor_us(products, work, "trn2", "bfloat16"))
+    (bar,) = bars_of([row])
+    assert 1.43 < bar.floor < 1.44 < bar.most == 1.45
+    assert "no plan" not in render(networks_parts([row]))
+    (hopeless,) = bars_of([replace(row, floor_us=1100.0)])
+    assert hopeless.floor > hopeless.most
+    text = " ".join(render(networks_parts([replace(row, floor_us=1100.0)])).split())
+    assert "below their floor, so that no plan can meet them: 1" in text

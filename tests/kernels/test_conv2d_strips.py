@@ -16,7 +16,7 @@ from trnrt.kernels.conv.convolving import Pooling
 from trnrt.kernels.conv.packing import ConvShape
 from trnrt.kernels.conv.strip_plans import LEAST_PIXELS, MOST_CHANNELS, Strips, strips_of
 from trnrt.kernels.conv.strips import convolve_strips
-from trnrt.nki import Spec, trace
+from trnrt.nki import Spec, nisa, trace
 from trnrt.nki.machine.program import Program
 from trnrt.planner.steps import WORKING_BYTES
 
@@ -196,3 +196,22 @@ def test_a_strip_is_half_of_the_products() -> None:
     program = traced(FIRST, "bfloat16", body(FIRST, 1))
     columns = sum(i["dst"].free_size for i in program.instructions if i.operation.name == "nc_matmul")
     assert 6 * 57 * 112 < columns <= 7 * 57 * 112
+
+
+def test_two_engines_trigger_the_first_image() -> None:
+    """A trigger takes as long as a small transfer. The last band is the sync engine's, as are the loads behind it."""
+    conv = replace(FIRST, places=(0, 1), target="trn2")
+    program = traced(conv, "bfloat16", body(conv))
+    loads = [i for i in program.instructions if i.operation.name == "dma_copy" and i["dst"].storage.on_chip]
+    by_scalar = [i.args.get("engine") is nisa.engine.scalar for i in loads]
+    assert len(loads) / 3 < sum(by_scalar) <= len(loads) / 2
+    assert not any(by_scalar[-2:])
+
+
+def test_all_dma_engines_load_the_image() -> None:
+    """Each serves eight partitions: pairs of columns are three apart, from the first partition to the last."""
+    program = traced(replace(FIRST, target="trn2"), "bfloat16", body(FIRST))
+    loads = [i["dst"] for i in program.instructions if i.operation.name == "dma_copy" and i["dst"].storage.on_chip]
+    pairs = [dst for dst in loads if dst.shape[0] == 42]
+    assert {dst.strides[0] // dst.partition_elements for dst in pairs} == {3}
+    assert {dst.first_partition for dst in pairs} == {0, 1}

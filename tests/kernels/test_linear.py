@@ -225,3 +225,15 @@ def test_rows_are_turned_by_the_tensor_engine_on_trn1() -> None:
 
     specs = Spec((1024, 1024), "float32"), Spec((128, 8 * 512), "float32"), Spec((1, 512), "float32")
     assert profile(body, *specs, target="trn1").benchmark_us < 1.5 * profile(body, *specs, target="trn2").benchmark_us
+
+
+@pytest.mark.parametrize(("rows", "stores"), [(1, 1), (16, 1), (128, 2)])
+def test_few_results_leave_in_one_store(rows: int, stores: int) -> None:
+    def body(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        dst = hbm((rows, 1000), x.dtype)
+        linear_rows(dst, x, w, b, 256)
+        return dst
+
+    specs = [Spec(shape, "float32") for shape in ((rows, 256), (128, 2 * 1000), (1, 1000))]
+    instructions = trace(body, *specs, target="trn2").instructions
+    assert sum(i.operation.name == "dma_copy" and not i["dst"].storage.on_chip for i in instructions) == stores

@@ -134,3 +134,16 @@ def test_nothing_is_added_to_pools_or_groups(size: int, settings: dict[str, Any]
     specs = [Spec(shape, "float32") for shape in ((1, 4, 4, 4), (4, 1, 1, 4), (4, 1))]
     with pytest.raises(KernelError, match=why):
         trace(body, *specs)
+
+
+@pytest.mark.parametrize("columns", [100, 40, 7, 41])
+def test_the_last_piece_comes_in_smaller_ones(columns: int) -> None:
+    def body(x: Tensor) -> Tensor:
+        out = hbm((5, columns), x.dtype)
+        nisa.dma_copy(dst=out, src=prefetch(x, 40, last=10))
+        return out
+
+    x = drawn((5, columns), 0)
+    np.testing.assert_array_equal(call(body, x), x)
+    whole = -(-max(0, columns - 40) // 40)
+    assert len(trace(body, Spec((5, columns), "float32")).instructions) == 1 + whole + min(4, -(-columns // 10))

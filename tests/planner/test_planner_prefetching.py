@@ -245,3 +245,18 @@ def test_rows_of_pixels_are_added_too() -> None:
     graph = "(float[2,6,9] x) => (float[2,6,9] y) { c = Conv<pads=[1,1]>(x, w) y = Add(x, c) }"
     plan = compare(modelled(graph, {"w": drawn(6, 6, 3) / 4}), {"x": drawn(2, 6, 9)})
     assert "added=" in plan.source
+
+
+def test_a_long_row_of_biases_comes_with_its_weights() -> None:
+    """Beside the others it would take as many columns of all partitions, which the first product would wait for."""
+    parameters = {"w": drawn(140, 3, 3, 3) / 5, "b": drawn(140), "k": drawn(140, 1000) / 12, "kb": drawn(1000, seed=1)}
+    text = """(float[N,3,10,10] x) => (float[N,1000] y) {
+        a = Conv<pads=[1,1,1,1]>(x, w, b)  r = Relu(a)
+        g = GlobalAveragePool(r)  f = Flatten(g)  y = Gemm(f, k, kb) }"""
+    model = modelled(text, parameters)
+    plan = planned(model, {"x": (1, 3, 10, 10)}, dtype="bfloat16")
+    rows = [(name, array.shape) for name, array in plan.weights.items() if array.shape == (1, 1000)]
+    assert len(rows) == 1 and plan.weights["biases_all"].shape[1] < 10
+    lines = [line for line in plan.source.splitlines() if " = prefetch(" in line]
+    assert rows[0][0] in lines[-2], "just ahead of the weights"
+    compare(model, {"x": drawn(1, 3, 10, 10)}, dtype="bfloat16")

@@ -13,7 +13,16 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.planner.choices import ASKED
 from trnrt.planner.naming import Names, printable
 from trnrt.planner.placing.placement import Placed, tile_shape
-from trnrt.planner.placing.prefetching import PIECE_BYTES, Part, Prefetched, Rooms, Transfer, plan_prefetch, rows_of
+from trnrt.planner.placing.prefetching import (
+    LAST_PIECE_BYTES,
+    PIECE_BYTES,
+    Part,
+    Prefetched,
+    Rooms,
+    Transfer,
+    plan_prefetch,
+    rows_of,
+)
 from trnrt.planner.placing.shares import CORE, share_code
 from trnrt.planner.placing.sweeps import Sweep, sweep_at
 from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
@@ -157,13 +166,15 @@ class _Writer:
     def _transfer(self, transfer: Transfer, calls: list[Call], what: str, part: str) -> None:
         name, tile = self.names.identifier(what, part), self.names.identifier(what, f"{part}_sb")
         self.weights[name] = self.draft.join_arrays(transfer)
-        if is_bias := transfer is self.prefetched.biases:
+        if is_bias := transfer.parts[0].bias:
             self.biases.add(name)
         self.tiles[id(transfer)], self.arguments[id(transfer)] = tile, name
-        piece = PIECE_BYTES // (4 if is_bias else transfer.itemsize(self.itemsize))
+        itemsize = 4 if is_bias else transfer.itemsize(self.itemsize)
         self.body += [""] * (not self.body or self.body[-1].partition(" = prefetch(")[1] == "")
         place = f", {tile}" if transfer.reserved < transfer.before else ""
-        self.body.append(f"{self.outer}{tile} = prefetch({name}{self._core_index(transfer)}, {piece}{place})")
+        last = f", last={LAST_PIECE_BYTES // itemsize}" if self.prefetched.weights[-1:] == (transfer,) else ""
+        piece = PIECE_BYTES // itemsize
+        self.body.append(f"{self.outer}{tile} = prefetch({name}{self._core_index(transfer)}, {piece}{place}{last})")
 
     def _core_index(self, transfer: Transfer) -> str:
         """The index of a core's own part of a transfer's weights, if each core has one."""
