@@ -260,8 +260,7 @@ def convolve(
 
 
 def _choose_packing(src: nl.NkiTensor, outputs: int, layer: Layer, width: int) -> Packing:
-    """The fastest packing of taps whose weights stay in SBUF; whole rows only if they fit there. ``width``: columns of
-    the result."""
+    """The fastest packing of taps whose weights stay in SBUF, and whole rows if they fit; ``width``: of the result."""
     shape, way = layer.shape, layer.way
     if way == "taps":
         return (1, 1, 0)
