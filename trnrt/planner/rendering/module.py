@@ -27,6 +27,7 @@ from trnrt.planner.placing.shares import CORE, share_code
 from trnrt.planner.placing.sweeps import Sweep, sweep_at
 from trnrt.planner.plan import Array, DeviceTensor, Layout, WeightPart
 from trnrt.planner.rendering.draft import Draft, Repeat
+from trnrt.planner.rendering.head import LINE_LIMIT, render_head
 from trnrt.planner.steps import Call, SourceName, Step, WeightName, stored_dtype
 
 # Names that the module itself uses.
@@ -39,7 +40,6 @@ _MOST_DIMENSIONS = 5
 # or none, change nothing at batch 1.
 _PRODUCTS = ("conv.conv2d", "conv.stacking", "linear")
 _WARMING = "warm_up(6)"
-_LINE_LIMIT = 120
 
 
 @dataclass
@@ -283,7 +283,7 @@ class _Writer:
     def _wrap_call(self, function: str, args: list[str]) -> list[str]:
         """A call on one line, or on as many as it has arguments."""
         line = f"{function}({', '.join(args)})"
-        if len(self.indent) + len(line) + 4 <= _LINE_LIMIT:
+        if len(self.indent) + len(line) + 4 <= LINE_LIMIT:
             return [line]
         return [f"{function}(", *(f"    {arg}," for arg in args), ")"]
 
@@ -419,7 +419,7 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
     writer.end_passes(draft.repeat)
     imports = _imports(writer, calls)
     parameters += list(writer.weights)
-    head = _head(entry, imports, parameters, material.heading, uses_isa=draft.repeat.on_device)
+    head = render_head(entry, imports, parameters, material.heading, uses_isa=draft.repeat.on_device)
     returned = _tuple([names.identifier(result) for result in results])
     body = [f"    {line}".rstrip() for line in [*writer.body[1:], "", f"return {returned}"]]
     stored = [value for step in steps for value in (step.output, *(source.value for source in step.sources))]
@@ -474,30 +474,3 @@ def _loading(number: int, asked: bool, call: Call, prefetched: Prefetched) -> tu
 
 def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
-
-
-def _head(
-    entry: str, used: set[tuple[str, str]], parameters: list[str], heading: list[str], *, uses_isa: bool
-) -> list[str]:
-    imports: dict[str, set[str]] = {}
-    for module, kernel in used:
-        imports.setdefault(module, set()).add(kernel)
-    signature = f"def {entry}({', '.join(parameters)}):"
-    if len(signature) > _LINE_LIMIT:
-        signature = "\n".join([f"def {entry}(", *(f"    {p}," for p in parameters), "):"])
-    return [
-        '"""' + printable(heading[0], 100).replace('"', "'"),
-        "",
-        *(printable(line, 110).replace('"', "'") for line in heading[1:]),
-        '"""',
-        "",
-        *(
-            f"from trnrt.kernels.{module} import {', '.join(sorted(kernels))}"
-            for module, kernels in sorted(imports.items())
-        ),
-        f"from trnrt.nki import {'nisa, ' * uses_isa}nki, nl",
-        "",
-        "",
-        "@nki.jit",
-        *signature.split("\n"),
-    ]
