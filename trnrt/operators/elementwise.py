@@ -14,8 +14,7 @@ from trnrt.operators import batch, order, record, shapes
 from trnrt.operators.bounds.case import Array, Case, exact
 from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_bound
 from trnrt.operators.programs import Program, Register, Term, add_compute, term
-from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, SMALL, Declaration
-from trnrt.planner.lowering.refusals import LATER
+from trnrt.operators.record import CHEAP, COUNTS, SMALL, Declaration
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute
 
 # -- errors ------------------------------------------------------------------------------------------
@@ -29,32 +28,32 @@ _STEP = float(np.sqrt(SUMS))
 def bound_piecewise(case: Case) -> list[Array]:
     """Unchanged or negated elements, or a limit."""
     limits = sum(case.error(k).max(initial=0) for k in range(1, len(case.inputs)))
-    return [_carry_error(case) + limits]
+    return [carry_error(case) + limits]
 
 
 def bound_arithmetic(case: Case) -> list[Array]:
     """A few arithmetic operations."""
-    return [_carry_error(case) + operation_bound() * np.abs(case.y)]
+    return [carry_error(case) + operation_bound() * np.abs(case.y)]
 
 
 def bound_exponential(case: Case) -> list[Array]:
     """The argument is reduced first, whose rounding is a relative error of the result."""
-    return [_carry_error(case) + (function_bound() + operation_bound() * np.abs(case.x)) * np.abs(case.y)]
+    return [carry_error(case) + (function_bound() + operation_bound() * np.abs(case.x)) * np.abs(case.y)]
 
 
 def bound_function(case: Case) -> list[Array]:
     """Functions whose error is relative to their result."""
-    return [_carry_error(case) + function_bound() * np.abs(case.y)]
+    return [carry_error(case) + function_bound() * np.abs(case.y)]
 
 
 def bound_of_one(case: Case) -> list[Array]:
     """Functions computed from numbers near 1, whose rounding errors stay when these cancel."""
-    return [_carry_error(case) + function_bound() * np.maximum(np.abs(case.y), 1)]
+    return [carry_error(case) + function_bound() * np.maximum(np.abs(case.y), 1)]
 
 
 def bound_gate(case: Case) -> list[Array]:
     """The argument times a number in [0, 1], whose error is that of a number near 1."""
-    return [_carry_error(case) + function_bound() * np.abs(case.x)]
+    return [carry_error(case) + function_bound() * np.abs(case.x)]
 
 
 @exact
@@ -148,7 +147,7 @@ def _reach(case: Case, width: Array) -> Array:
     return apart
 
 
-def _carry_error(case: Case) -> Array:
+def carry_error(case: Case) -> Array:
     """The error of the first input times the slope there."""
     if not np.any(case.e):
         return np.zeros(case.y.shape, np.float32)
@@ -241,12 +240,6 @@ def lower_unary(lowering: Lowering, node: ir.Node) -> None:
 
 
 _declare(_UNARY, lower_unary, order.unary)
-
-
-# Known, and not lowered.
-_unary = partial(_elementwise, order=order.unary, bound=ON_CPU)
-_unary(dict.fromkeys(("Acos", "Acosh", "Asin", "Asinh", "Atanh"), ()), folds=NEVER)(LATER)
-_unary(dict.fromkeys(("Atan", "Cosh", "IsInf", "Shrink", "Sinh", "Tan"), ()), folds=CHEAP)(LATER)
 
 
 @_elementwise({"Gelu": (20,)}, order=order.unary, bound=bound_gate, folds=CHEAP)
