@@ -13,9 +13,11 @@ from trnrt.importer.values import input_at
 from trnrt.operators import batch, order, record, shapes
 from trnrt.operators.bounds.case import Array, Case, exact
 from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_bound
+from trnrt.operators.integers import finish_integers, makes_integers, truncate
 from trnrt.operators.programs import Program, Register, Term, add_compute, term
 from trnrt.operators.record import CHEAP, COUNTS, SMALL, Declaration
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute
+from trnrt.planner.lowering.integers import ARITHMETIC
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute
 
 # -- errors ------------------------------------------------------------------------------------------
 # The slope is a difference quotient. Its step is the error itself, but at least the step at which a float32 quotient is
@@ -228,14 +230,21 @@ _UNARY = {
 }
 
 
+# Of integers, too.
+_OF_INTEGERS = frozenset({"Abs", "Neg", "Relu", "Sign"})
+
+
 def lower_unary(lowering: Lowering, node: ir.Node) -> None:
     """A function of each element."""
     row = _UNARY[node.op_type]
     if node.op_type == "Celu" and attribute(node, "alpha", 1.0) == 0:
         raise Blocked("alpha=0, which Celu divides by")
     program = Program()
-    source = program.source(lowering.operand(node.inputs[0]))
-    program.apply(row.operation, source, *(float(attribute(node, *parameter)) for parameter in row.parameters))
+    source = program.source(lowering.operand(node.inputs[0], short_integers=node.op_type in _OF_INTEGERS))
+    numbers = (float(attribute(node, *parameter)) for parameter in row.parameters)
+    result = program.apply(row.operation, source, *numbers)
+    if makes_integers(node) and node.op_type in ARITHMETIC:
+        finish_integers(lowering, node, program, result)
     add_compute(lowering, node, program)
 
 
@@ -324,13 +333,15 @@ _VARIADIC = {
 
 def lower_binary(lowering: Lowering, node: ir.Node) -> None:
     """An operation on two tensors, with ONNX's broadcasting."""
-    integers = node.op_type in _CHOOSING
+    integers = node.op_type in _CHOOSING or (makes_integers(node) and node.op_type in ARITHMETIC)
     program = Program()
     left, right = (term(lowering, program, _broadcastable(lowering, node, k), integers=integers) for k in (0, 1))
     if not isinstance(left, Register) and not isinstance(right, Register):
         raise Blocked("both sides are constants")
     name = (_BINARY | _CHOOSING)[node.op_type].operation
-    program.apply(name, left, right)
+    result = program.apply(name, left, right)
+    if makes_integers(node):
+        finish_integers(lowering, node, program, result)
     add_compute(lowering, node, program)
 
 
@@ -374,22 +385,28 @@ def lower_where(lowering: Lowering, node: ir.Node) -> None:
 
 @_elementwise({"Mod": (10, 13, 28)}, order=order.broadcasting, bound=bound_remainder, folds=CHEAP | COUNTS)
 def lower_mod(lowering: Lowering, node: ir.Node) -> None:
-    """The remainder of a division of floats, with the sign of the dividend."""
-    if not attribute(node, "fmod", 0):
-        raise Blocked("fmod=0, which is for integers", "the NeuronCore computes in floats")
+    """The remainder of a division: with the sign of the dividend, or of integers with fmod=0 that of the divisor."""
+    integers = makes_integers(node)
+    if not integers and not attribute(node, "fmod", 0):
+        raise Blocked("fmod=0, which is for integers", "export the model with fmod=1")
     program = Program()
-    left, right = (term(lowering, program, node.inputs[k]) for k in (0, 1))
-    program.apply("fmod", left, right)
+    left, right = (term(lowering, program, node.inputs[k], integers=integers) for k in (0, 1))
+    result = program.apply("fmod" if attribute(node, "fmod", 0) else "mod", left, right)
+    if integers:
+        finish_integers(lowering, node, program, result)
     add_compute(lowering, node, program)
 
 
 def add_cast(lowering: Lowering, node: ir.Node, target: ir.DataType) -> None:
-    """A cast of a computed float: to a whole number, towards zero, or to truth."""
-    program = Program()
-    source = program.source(lowering.operand(node.inputs[0], short_integers=True))
+    """A cast: of a float to a whole number, towards zero, or of anything to truth."""
+    program, value = Program(), node.inputs[0]
     if target is ir.DataType.BOOL:
-        program.apply("not_equal", source, 0.0)
+        # Whatever an input's integers are rounded to, only 0 becomes 0: they need no check.
+        given = value is not None and value.dtype in INTEGERS and lowering.is_input(value)
+        source = (
+            lowering.operand_of(lowering.index_view(value)) if given and value is not None else lowering.operand(value)
+        )
+        program.apply("not_equal", program.source(source), 0.0)
     else:
-        below = program.apply("ceil", source)
-        program.apply("where", program.apply("less", source, 0.0), below, program.apply("floor", source))
+        truncate(program, program.source(lowering.operand(value, short_integers=True)))
     add_compute(lowering, node, program)
