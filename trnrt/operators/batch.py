@@ -97,6 +97,20 @@ def along_axis(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batc
     return batch.move_to(shape, kept)
 
 
+def cumulate(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    batch = _sole_batch(sources)
+    if batch.axis in {axis % len(shape) for axis in constant_integers(node, 1, "axis") or ()}:
+        raise Mixes("it sums over the batch")
+    return batch.move_to(shape, batch.axis)
+
+
+def by_matrix(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    batch = _sole_batch(sources)
+    if batch.axis >= len(shape) - 2:
+        raise Mixes(_BY_PLACE)
+    return batch.move_to(shape, batch.axis)
+
+
 def concat(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     present = [batch for batch in sources if batch is not None]
     axis = node.attributes.get_int("axis", 1) % len(shape)

@@ -40,7 +40,6 @@ def _names(names: str) -> dict[str, tuple[int, ...]]:
 
 _refused(_names("CastLike"), folds=CHEAP)(LATER)
 _refused(_names("Shrink"), batch=batch.elementwise, order=order.unary, folds=CHEAP)(LATER)
-_refused(_names("CumSum Trilu"), values=(1,), folds=SMALL)(LATER)
 _refused(_names("Hardmax"), batch=batch.along_axis, order=order.softmax)(LATER)
 _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)

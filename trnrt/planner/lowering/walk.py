@@ -345,7 +345,7 @@ class Lowering:
     def mark_whole_numbers(self, value: ir.Value) -> None:
         """Record that a value, if of an integer type, is stored as whole numbers in the session's dtype."""
         if value.dtype in INTEGERS:
-            self._whole_numbers.add(value_name(value))
+            self._whole_numbers |= {value_name(value), self.root(value)}
 
     def mark_index(self, value: ir.Value) -> None:
         """Record that a device result is an index, which only boundary nodes may read."""
