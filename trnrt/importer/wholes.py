@@ -19,6 +19,8 @@ from trnrt.importer.values import attribute, constant_array, input_at, static_sh
 
 EXACT_SUM = 2.0**24
 """float32 represents all whole numbers up to here."""
+# Integer types of up to 16 bits hold no more.
+_SHORT = 2.0**16
 # bfloat16 has 8 bits of precision: it represents all whole numbers up to here.
 EXACT_BFLOAT16 = 256.0
 
@@ -73,7 +75,8 @@ def find_wholes(graph: ir.Graph, most: float | None = None) -> Wholes:
     for value in graph.inputs:
         held = _held(value)
         if most is not None and held is not None:
-            wholes.limits[value.name or ""] = Limits(max(held.low, -most), min(held.high, most))
+            checked = most if held.size > _SHORT else held.size + 1
+            wholes.limits[value.name or ""] = Limits(max(held.low, -checked), min(held.high, checked))
     for node in graph:
         derive = _DERIVED.get(node.op_type) if node.domain == "" else None
         found = derive(wholes, node) if derive is not None else None
@@ -302,8 +305,10 @@ def _for_integers(derive: Derive) -> Derive:
 
 def _divide(wholes: Wholes, node: ir.Node) -> Limits | None:
     """A quotient of integers is rounded towards 0: it is no larger than the dividend."""
-    found = wholes.limits_of(node.inputs[0])
-    return found and Limits(-found.size, found.size)
+    found, by = (wholes.limits_of(value) for value in node.inputs)
+    if found is None or (by is not None and found.low >= 0 and by.low >= 0):
+        return found and Limits(0.0, found.high)
+    return Limits(-found.size, found.size)
 
 
 def _remainder(wholes: Wholes, node: ir.Node) -> Limits | None:

@@ -134,6 +134,29 @@ def gather(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     return indices.move_to(shape, node.attributes.get_int("axis", 0) % len(table) + indices.axis)
 
 
+def gather_nd(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    """The indices are the rows, and pick from a constant table."""
+    data, indices = sources
+    if data is not None or indices is None or node.attributes.get_int("batch_dims", 0) != 0:
+        raise Mixes("what it does to the batch is not known")
+    if indices.axis == len(indices.shape) - 1:
+        raise Mixes("an index consists of several rows")
+    return indices.move_to(shape, indices.axis)
+
+
+def one_hot(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    """A new axis, before which dimensions stay in place."""
+    batch = _sole_batch(sources)
+    axis = node.attributes.get_int("axis", -1) % len(shape)
+    return batch.move_to(shape, batch.axis + (axis <= batch.axis))
+
+
+def one_more(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    """A new axis at the end."""
+    batch = _sole_batch(sources)
+    return batch.move_to(shape, batch.axis)
+
+
 def reduce(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     batch = _sole_batch(sources)
     rank = len(batch.shape)

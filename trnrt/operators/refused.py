@@ -8,14 +8,13 @@ from __future__ import annotations
 from functools import partial
 
 from trnrt.operators import batch, order, shapes
-from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, SMALL, Declaration, Index, Refusal
+from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, Declaration, Refusal
 from trnrt.planner.lowering.refusals import FALLBACK, LATER, QUANTISED, TRAINING
 
 _INTEGERS = Refusal("arithmetic on integers beyond indices", f"export the model without it; {FALLBACK}")
 _SHAPES = Refusal(
     "what it makes depends on the data, or is too large to be computed beforehand", "export the model with fixed shapes"
 )
-_ELEMENTS = Refusal("single elements at computed indices: the device looks whole rows up (Gather)", FALLBACK)
 _FUSED_BYTES = Refusal(
     "several layers in one quantised operator, which onnxruntime's transformer optimizer writes",
     f"quantise the model as it was exported, before that optimizer fuses its layers; {FALLBACK}",
@@ -43,9 +42,7 @@ _refused(_names("Shrink"), batch=batch.elementwise, order=order.unary, folds=CHE
 _refused(_names("Hardmax"), batch=batch.along_axis, order=order.softmax)(LATER)
 _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
-_refused(_names("GatherElements GatherND"), values=Index(1), folds=SMALL)(_ELEMENTS)
 _refused(_names("ConstantOfShape"), values=(0,))(_SHAPES)
-_refused(_names("OneHot"), values=(1, 2))(_SHAPES)
 _refused(_names("Range"), values=(0, 1, 2), folds=CHEAP | COUNTS)(_SHAPES)
 _refused(_names("Shape Size"), folds=COUNTS)(_SHAPES)
 _refused(_names("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"))(TRAINING)

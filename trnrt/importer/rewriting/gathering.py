@@ -41,8 +41,10 @@ def spread_gathers(editor: Editor) -> list[str]:
 def _spread_elements(editor: Editor, node: ir.Node) -> bool:
     """GatherElements whose indices are the same across the other dimensions, which are whole, is a Gather."""
     shape, indices = static_shape(node.inputs[0]), constant_array(node.inputs[1])
-    if shape is None or indices is None or indices.size == 0:
+    if shape is None or (indices is not None and indices.size == 0):
         return False
+    if indices is None:
+        return _spread_table(editor, node, shape)
     axis = node.attributes.get_int("axis", 0) % len(shape)
     others = [d for d in range(len(shape)) if d != axis]
     first = indices[tuple(slice(None) if d == axis else slice(0, 1) for d in range(indices.ndim))]
@@ -50,6 +52,25 @@ def _spread_elements(editor: Editor, node: ir.Node) -> bool:
         return False
     picked = editor.constant(first.reshape(-1), f"{node.outputs[0].name}_indices")
     _replace(editor, node, ir.node("Gather", [node.inputs[0], picked], {"axis": axis}))
+    return True
+
+
+def _spread_table(editor: Editor, node: ir.Node, shape: Sequence[int]) -> bool:
+    """GatherElements from a constant that is the same across the other dimensions is a look-up in one line of it."""
+    table, indices = constant_array(node.inputs[0]), node.inputs[1]
+    axis = node.attributes.get_int("axis", 0) % len(shape)
+    if table is None or indices is None or not table.size:
+        return False
+    lines = np.moveaxis(table, axis, 0).reshape(shape[axis], -1)
+    # NaN is not itself: then nothing is rewritten.
+    if not (lines == lines[:, :1]).all():
+        return False
+    if (lines == lines[:1]).all() and static_shape(indices) is not None:
+        one = np.broadcast_to(table.reshape(-1)[:1].reshape([1] * len(shape)), shape_of(indices))
+        editor.bypass(node, editor.constant(one, f"{node.outputs[0].name}_alike"))
+        return True
+    line = editor.constant(np.ascontiguousarray(lines[:, 0]), f"{node.outputs[0].name}_line")
+    _replace(editor, node, ir.node("Gather", [line, indices], {"axis": 0}))
     return True
 
 

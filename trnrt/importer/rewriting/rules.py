@@ -16,6 +16,7 @@ from onnxscript.rewriter.rules import common as rules
 
 from trnrt.importer.naming import node_text, unique
 from trnrt.importer.rewriting.editing import Editor, maker
+from trnrt.importer.rewriting.einsum import spread_einsums
 from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
 from trnrt.importer.rewriting.gathering import spread_gathers
 from trnrt.importer.rewriting.halves import swap_halves
@@ -76,6 +77,7 @@ _TABLE: tuple[_Rewrite, ...] = (
 
 _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     fill_masks,
+    spread_einsums,
     spread_gathers,
     spread_normalizations,
     fold_padding,

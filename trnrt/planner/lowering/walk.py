@@ -24,7 +24,7 @@ from trnrt.operators.record import lowering_of
 from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.blocked import Blocked as Blocked
 from trnrt.planner.lowering.blocked import NotStatic
-from trnrt.planner.lowering.integers import bound_integers, whole_numbers
+from trnrt.planner.lowering.integers import EXACT, bound_integers, whole_numbers
 from trnrt.planner.lowering.moving import copy_step
 from trnrt.planner.lowering.refusals import FALLBACK, refusal
 from trnrt.planner.lowering.row_numbers import index_nodes
@@ -209,7 +209,7 @@ class Lowering:
             return  # they only become access patterns, which the host follows
         short = short_integers and kind in _SHORT_INTEGERS and self.dtype == "float32"
         root = self.root(value)
-        known = root in self._whole_numbers or self._given_name(root) in self._inputs
+        known = root in self._whole_numbers or self._given_name(root) in self._inputs or self._is_exact(value)
         whole = short_integers and kind in INTEGERS and known
         if kind in FLOATS | _TRUTH or short or whole:
             return
@@ -218,6 +218,12 @@ class Lowering:
         if kind is ir.DataType.DOUBLE:
             hint += ": convert the model to float32"
         raise Blocked(f"arithmetic on {name} tensors", hint)
+
+    def _is_exact(self, value: ir.Value) -> bool:
+        """True if a value is a constant of integers that the session's dtype represents."""
+        array = self.constant(value)
+        most = EXACT[self.dtype]
+        return array is not None and array.dtype.kind in "iu" and bool(((array <= most) & (array >= -most)).all())
 
     def _view(self, value: ir.Value) -> View:
         name = value_name(value)
