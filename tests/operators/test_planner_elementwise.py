@@ -197,20 +197,14 @@ def test_a_cast_to_integers_and_back() -> None:
     assert len(plan.steps) == 1
 
 
-def test_integers_are_refused() -> None:
-    graph = "(int32[3, 4] x) => (int32[3, 4] y) { y = Add(x, x) }"
-    with pytest.raises(UnsupportedModelError, match="arithmetic on int32 tensors"):
-        planned(modelled(graph), {"x": (3, 4)})
-
-
 @pytest.mark.parametrize(
     "op", ["Add(i, c)", "Div(i, c)", "Mul(i, i)", "Sub(c, i)", "Abs(i)", "ReduceMean<axes=[1]>(i)"]
 )
 def test_arithmetic_on_integers_that_a_cast_made_is_refused(op: str) -> None:
-    """Of integers, 7 / 2 is 3: the engines would give 3.5."""
+    """They may be larger than float32 is exact for. Of integers, 7 / 2 is 3: the mean would be 3.5."""
     shape = "[2, 1]" if "Reduce" in op else "[2, 3]"
     graph = f"(float[2, 3] x) => (int32{shape} y) {{ i = Cast<to=6>(x) y = {op} }}"
-    with pytest.raises(UnsupportedModelError, match="arithmetic on int32"):
+    with pytest.raises(UnsupportedModelError, match=r"arithmetic on int(32|egers of unknown size)"):
         planned(modelled(graph, {"c": np.array(2, np.int32)}), {"x": (2, 3)})
 
 

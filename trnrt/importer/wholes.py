@@ -82,7 +82,9 @@ def find_wholes(graph: ir.Graph, most: float | None = None) -> Wholes:
         found = derive(wholes, node) if derive is not None else None
         if found is not None:
             outputs = node.outputs if node.op_type == "Split" else node.outputs[:1]
-            wholes.limits |= {value.name or "": _wrap(wholes, value, found) for value in outputs}
+            if most is not None:  # else the graph is one of floats that hold integers
+                found = _wrap(wholes, node.outputs[0], found)
+            wholes.limits |= {value.name or "": found for value in outputs}
     return wholes
 
 

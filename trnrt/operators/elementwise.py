@@ -403,9 +403,8 @@ def add_cast(lowering: Lowering, node: ir.Node, target: ir.DataType) -> None:
     if target is ir.DataType.BOOL:
         # Whatever an input's integers are rounded to, only 0 becomes 0: they need no check.
         given = value is not None and value.dtype in INTEGERS and lowering.is_input(value)
-        source = (
-            lowering.operand_of(lowering.index_view(value)) if given and value is not None else lowering.operand(value)
-        )
+        view = lowering.index_view(value) if given and value else lowering.view_of(value, short_integers=True)
+        source = lowering.operand_of(view)
         program.apply("not_equal", program.source(source), 0.0)
     else:
         truncate(program, program.source(lowering.operand(value, short_integers=True)))

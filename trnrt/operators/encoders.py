@@ -46,10 +46,12 @@ _of_ml = partial(
 
 @exact
 def bound_one_hot(case: Case) -> list[Array]:
-    """In doubt, by the distance of the two values, where the index is."""
-    values = case.inputs[2] if len(case.inputs) > 2 and case.inputs[2] is not None else np.float32([0, 1])
-    distance = np.float32(np.ptp(values))
-    return [np.full(case.y.shape, distance if np.any(case.e) else 0, np.float32)]
+    """The values' error; in doubt, by their distance, where the index is."""
+    given = len(case.inputs) > 2
+    values = case.required_input(2) if given else np.float32([0, 1])
+    error = np.float32(case.error(2).max() if given else 0)
+    in_doubt = np.ptp(values) + error if np.any(case.e) else 0
+    return [np.full(case.y.shape, error + in_doubt, np.float32)]
 
 
 # -- columns of 0 and 1 -------------------------------------------------------------------------------

@@ -67,12 +67,12 @@ def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
         shape=(numbers.shape[0], prod(sizes)),
     )
     lowering.add(step, [node], "DMA looks rows up by their numbers", place="dma")
-    lowering.mark_whole_numbers(made)
     if axis:
         picked = lowering.shape(indices)
         before, after = range(len(picked), len(picked) + axis), range(len(picked) + axis, len(picked) + len(sizes))
         stored = View.whole(step.output, (*picked, *sizes))
         lowering.set_view(made, stored.permute((*before, *range(len(picked)), *after)))
+    lowering.mark_whole_numbers(made)
 
 
 def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int) -> Operand:

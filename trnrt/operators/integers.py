@@ -19,6 +19,7 @@ def check_integers(lowering: Lowering, value: ir.Value) -> None:
     """Block a result of integer arithmetic that the session's dtype may not represent."""
     if is_exact(lowering.wholes, value, lowering.dtype):
         return
+    lowering.mark_whole_numbers(value)  # so that the nodes after it are not blamed
     found, most = lowering.wholes.limits_of(value), EXACT[lowering.dtype]
     if found is None:
         reason = "arithmetic on integers of unknown size"

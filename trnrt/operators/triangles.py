@@ -77,10 +77,10 @@ def lower_cumsum(lowering: Lowering, node: ir.Node) -> None:
         exclusive=bool(attribute(node, "exclusive", 0)),
     )
     lowering.add(step, [node], "the vector engine's scan of each row")
-    lowering.mark_whole_numbers(made)
     if not plain:
         stored = View.whole(step.output, source.shape).permute(tuple(around.index(d) for d in range(len(shape))))
         lowering.set_view(made, _flip(stored, axis) if backwards else stored)
+    lowering.mark_whole_numbers(made)
 
 
 @Declaration(

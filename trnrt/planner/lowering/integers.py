@@ -18,7 +18,7 @@ ARITHMETIC = frozenset({"Abs", "Add", "CumSum", "Div", "Mod", "Mul", "Neg", "Red
 """Operators whose results may be larger than their operands."""
 # Types whose arithmetic wraps around within float32's exact range.
 _SHORT_BITS = 16
-_LEAST = 7
+_LEAST = 4
 
 
 def bound_integers(graph: ir.Graph, dtype: str) -> tuple[float, Wholes]:
