@@ -196,6 +196,8 @@ def _choose(wholes: Wholes, node: ir.Node) -> Limits | None:
 
 def _clip(wholes: Wholes, node: ir.Node) -> Limits | None:
     found = wholes.limits_of(node.inputs[0])
+    if found is None and _held(node.outputs[0]) is not None:
+        found = Limits(-inf, inf)  # an integer, whatever it is made of
     if found is None or "min" in node.attributes or "max" in node.attributes:
         return None
     low, high = (input_at(node, place) for place in (1, 2))
