@@ -29,8 +29,8 @@ def test_one_hot(axis: int, kind: str, values: str) -> None:
     graph = f"({kind}[3, 4] i{extra}) => (float[{', '.join(dims)}] y) {{ y = OneHot<axis={axis}>(i, depth, v) }}"
     numbers = np.random.default_rng(0).integers(-7, 8, (3, 4))
     indices = numbers.astype(np.float32 if kind == "float" else kind)
-    both = np.float32([-0.5, 2.0])
-    constants = {"depth": np.array(5, np.float32 if kind == "float" else np.int64)} | (
+    both: Array = np.array([-0.5, 2.0], np.float32)
+    constants: dict[str, Array] = {"depth": np.array(5, np.float32 if kind == "float" else np.int64)} | (
         {"v": both} if values == "constant" else {}
     )
     compare(modelled(graph, constants), {"i": indices} | ({"v": both} if values == "input" else {}))
@@ -69,7 +69,7 @@ def pipeline(kind: str, encoder: str, **attributes: Any) -> onnx.ModelProto:
 
 ROWS: dict[str, Array] = {
     "int64": np.array([[2, 5], [7, 2], [5, 2**40], [2, 7], [-1, 5]]),
-    "float32": np.float32([[2, 5], [7, 2.0], [5, 11], [2, 7], [9, 5]]),
+    "float32": np.array([[2, 5], [7, 2], [5, 11], [2, 7], [9, 5]], np.float32),
     "string": np.array([["b", "e"], ["g", "b"], ["e", "unknown"], ["b", "g"], ["", "e"]], object),
 }
 CATEGORIES: dict[str, Any] = {"int64": [2, 5, 7, 11], "float32": [2, 5, 7, 11], "string": ["b", "e", "g", "k"]}

@@ -68,7 +68,12 @@ def test_masks() -> None:
     graph = """(int64[N, 6] m, float[N, 6] x) => (float[N, 6] y, float[N, 6] z, int64[N, 1] n, int64[N, 6] k) {
         b = Cast<to=9>(m)  y = Where(b, x, low)  f = Cast<to=1>(m)  i = Sub(one, f)  z = Mul(i, x)
         n = ReduceSum<keepdims=1>(m, axis)  k = Where(b, m, minus) }"""
-    constants = {"low": np.float32(-1e9), "one": np.float32(1), "axis": np.array([1]), "minus": np.array(-100)}
+    constants: dict[str, Array] = {
+        "low": np.array(-1e9, np.float32),
+        "one": np.array(1, np.float32),
+        "axis": np.array([1]),
+        "minus": np.array(-100),
+    }
     mask = np.array([[1, 1, 0, 1, 0, 0], [0, 1, 1, 1, 1, 1]])
     compare(modelled(graph, constants), {"m": mask, "x": drawn(2, 6)})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from planning import compare, drawn, modelled
+from planning import Array, compare, drawn, modelled
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
@@ -22,7 +22,7 @@ def test_positions_of_a_mask(dtype: str) -> None:
     graph = """(int64[N, 12] i) => (int64[N, 12] y) {
         e = Equal(i, one)  n = Not(e)  m = Cast<to=6>(n)  c = CumSum(m, axis)  p = Mul(c, m)
         l = Cast<to=7>(p)  y = Add(l, one) }"""
-    constants = {"one": np.array(1, np.int64), "axis": np.array(1, np.int32)}
+    constants: dict[str, Array] = {"one": np.array(1, np.int64), "axis": np.array(1, np.int32)}
     numbers = np.random.default_rng(0).integers(0, 4, (5, 12))
     compare(modelled(graph, constants), {"i": numbers}, dtype=dtype)
 
@@ -34,4 +34,4 @@ def test_triangles(kind: str, upper: int, k: int | None) -> None:
     graph = f"({kind}[2, 4, 6] x) => ({kind}[2, 4, 6] y) {{ y = Trilu<upper={upper}>(x{'' if k is None else ', k'}) }}"
     x = np.round(4 * drawn(2, 4, 6))
     dtype = {"float": np.float32, "bool": bool}.get(kind, kind)
-    compare(modelled(graph, {} if k is None else {"k": np.array(k, np.int64)}), {"x": x.astype(dtype)})
+    compare(modelled(graph, {"k": np.array(k, np.int64)} if k is not None else None), {"x": x.astype(dtype)})

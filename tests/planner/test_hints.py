@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 from planning import modelled, onnxruntimes
 
 import trnrt
 from trnrt.errors import UnsupportedModelError
-from trnrt.operators.record import Refusal, records, supported_operators
-from trnrt.planner.lowering.refusals import FALLBACK, QUANTISED, TRAINING, refusal
+from trnrt.operators.record import Refusal, records
+from trnrt.planner.lowering.refusals import FALLBACK, QUANTISED, TRAINING
 
 Array = NDArray[Any]
-sys.path.append(str(Path(__file__).parents[1] / "conformance" / "onnx"))
 ROWS = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
 X = "(float[2,4] x) => (float[2,4] y)"
 
@@ -212,39 +207,8 @@ def test_it_is_refused_with_the_hint(name: str) -> None:
 
 
 def test_every_refusal_of_the_table_is_tried() -> None:
-    """Hints of operators without a lowering: a model each, or the fallback, which is tried for every operator below."""
+    """Hints of operators without a lowering: a model each, or the fallback (tests/conformance/onnx)."""
     hints = {record.lowering.hint for record in records().values() if isinstance(record.lowering, Refusal)}
     known = {tried.hint for tried in TRIED.values()} | {FALLBACK}
     untried = {hint for hint in hints | {TRAINING.hint} if hint not in known}
     assert not {hint for hint in untried if not any(word in hint for word in ELSEWHERE.values())}
-
-
-def _falling_back() -> list[str]:
-    """ONNX's operators that are refused with the advice to run them on the CPU."""
-    supported = set(supported_operators())
-    named = {s.name for s in onnx.defs.get_all_schemas() if s.domain == "" and ("", s.name) not in supported}
-    return sorted(name for name in named if FALLBACK in refusal(ir.node(name, [])).hint)
-
-
-# No node test has it, or onnxruntime runs none of those there are.
-UNTESTED = {"MaxRoiPool", "RoiAlign", "DequantizeLinear", "QuantizeLinear"}
-
-
-@pytest.mark.parametrize("operator", sorted(set(_falling_back()) - UNTESTED))
-def test_the_fallback_runs_what_it_is_advised_for(operator: str) -> None:
-    """On the first of ONNX's own tests of the operator that onnxruntime runs."""
-    import suite
-
-    warnings.simplefilter("ignore")
-    for case in (case for case in suite.node_cases() if case.operator == operator):
-        try:
-            expected = suite.reference(case)
-        except Exception:  # onnxruntime's errors share no base class: it doesn't run this test
-            continue
-        model, sets = case.load()
-        feeds = dict(zip([info.name for info in model.graph.input], sets[0][0], strict=True))
-        session = trnrt.InferenceSession(model.SerializeToString(), fallback="onnxruntime", cache=False)
-        for mine, theirs in zip(session.run(None, feeds), expected, strict=True):
-            np.testing.assert_array_equal(mine, theirs)
-        return
-    pytest.fail(f"onnxruntime runs no test of {operator}: the fallback is no advice")

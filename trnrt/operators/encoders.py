@@ -48,7 +48,7 @@ _of_ml = partial(
 def bound_one_hot(case: Case) -> list[Array]:
     """The values' error; in doubt, by their distance, where the index is."""
     given = len(case.inputs) > 2
-    values = case.required_input(2) if given else np.float32([0, 1])
+    values = case.required_input(2) if given else np.array([0, 1], np.float32)
     error = np.float32(case.error(2).max() if given else 0)
     in_doubt = np.ptp(values) + error if np.any(case.e) else 0
     return [np.full(case.y.shape, error + in_doubt, np.float32)]

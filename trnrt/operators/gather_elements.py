@@ -95,20 +95,18 @@ def _numbers(lowering: Lowering, node: ir.Node, places: _Places) -> Operand:
     if constant is None and not lowering.is_input(indices):
         return _compute_numbers(lowering, node, indices, places)
     reader = f"{operator_name(node)} '{printable(node_name(node))}'"
-    of_places = {"sizes": places.sizes, "steps": places.steps, "base": places.base, "reader": reader}
+    find = partial(element_numbers, sizes=places.sizes, steps=places.steps, base=places.base, reader=reader)
     name = lowering.spare_name(f"{node_name(node)}.numbers")
     if constant is not None:
         try:
-            numbers = element_numbers(constant, View.whole("", constant.shape).strides, 0, what="", **of_places)
+            numbers = find(constant, strides=dense_strides(constant.shape), offset=0, what="")
         except InputError:
             raise Blocked(f"an index outside the {places.sizes} elements of its dimensions") from None
         host = HostNode(node_name(node), operator_name(node), (), name, partial(constant_array_of, array=numbers))
     else:
         view = lowering.index_view(indices)
-        compute = partial(
-            element_numbers, strides=view.strides, offset=view.offset, what=f"'{printable(view.root)}'", **of_places
-        )
-        host = HostNode(node_name(node), operator_name(node), (view.root,), name, compute)
+        find = partial(find, strides=view.strides, offset=view.offset, what=f"'{printable(view.root)}'")
+        host = HostNode(node_name(node), operator_name(node), (view.root,), name, find)
     tensor = DeviceTensor(name, (prod(places.grid), 1), "int32")
     lowering.prepare(tensor, host)
     return Operand(name, tensor.shape)
