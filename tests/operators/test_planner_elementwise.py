@@ -204,7 +204,7 @@ def test_arithmetic_on_integers_that_a_cast_made_is_refused(op: str) -> None:
     """They may be larger than float32 is exact for. Of integers, 7 / 2 is 3: the mean would be 3.5."""
     shape = "[2, 1]" if "Reduce" in op else "[2, 3]"
     graph = f"(float[2, 3] x) => (int32{shape} y) {{ i = Cast<to=6>(x) y = {op} }}"
-    with pytest.raises(UnsupportedModelError, match=r"arithmetic on int(32|egers of unknown size)"):
+    with pytest.raises(UnsupportedModelError, match=r"arithmetic on int32|integers of unknown size"):
         planned(modelled(graph, {"c": np.array(2, np.int32)}), {"x": (2, 3)})
 
 

@@ -21,14 +21,12 @@ def check_integers(lowering: Lowering, value: ir.Value) -> None:
         return
     lowering.mark_whole_numbers(value)  # so that the nodes after it are not blamed
     found, most = lowering.wholes.limits_of(value), EXACT[lowering.dtype]
-    if found is None:
-        reason = "arithmetic on integers of unknown size"
-    elif wrapping(lowering.wholes, value) is not None:
-        reason = f"integers that may wrap around in {value.dtype.name.lower() if value.dtype else 'their type'}"
-    else:
-        reason = f"integers of up to {found.size:.0f}"
     hint = f"{lowering.dtype} is exact for those up to {most:.0f}: cast to a float before it, or limit them (Clip)"
-    raise Blocked(f"{reason}: the NeuronCore computes in floats", hint)
+    if found is None:
+        raise Blocked("integers of unknown size", hint)
+    if wrapping(lowering.wholes, value) is not None:
+        raise Blocked(f"integers that may wrap around in {value.dtype.name.lower() if value.dtype else '?'}", hint)
+    raise Blocked(f"integers of up to {found.size:.0f}", hint)
 
 
 def truncate(program: Program, value: Register) -> Register:

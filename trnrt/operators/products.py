@@ -11,7 +11,7 @@ from trnrt.planner.lowering.walk import Blocked, Lowering
 
 
 @Declaration(
-    {"Einsum": (12,)},
+    {"Einsum": (12, 28)},
     batch=batch.unknown,
     order=order.keep_order,
     bound=ON_CPU,
