@@ -24,7 +24,8 @@ MASKS = {
     # Older transformers: (1 - mask) times a large negative number.
     "one minus": "u = Unsqueeze(mask, one_two)  f = Cast<to=1>(u)  i = Sub(float_one, f)  bias = Mul(i, least)",
     # DistilBERT: masked_fill where the mask equals 0.
-    "equal": "u = Unsqueeze(mask, one_two)  eq = Equal(u, nought)  e = Expand(eq, square)  bias = Where(e, least, zero)",
+    "equal": """u = Unsqueeze(mask, one_two)  eq = Equal(u, nought)  e = Expand(eq, square)
+        bias = Where(e, least, zero)""",
     # dynamo: the mask indexed by all rows and all positions.
     "indexed": """t = Cast<to=9>(mask)  s = Shape(ids)  rows = Gather(s, nought)  long = Gather(s, int_one)
         r = Range(nought, rows, int_one)  r4 = Unsqueeze(r, one_two_three)  c = Range(nought, long, int_one)
