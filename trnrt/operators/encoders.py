@@ -58,7 +58,7 @@ def bound_one_hot(case: Case) -> list[Array]:
 
 
 @Declaration(
-    {"OneHot": (9, 11)},
+    {"OneHot": (9, 11, 28)},
     batch=batch.one_hot,
     order=order.keep_order,
     bound=bound_one_hot,
