@@ -82,7 +82,7 @@ def _spread_nd(editor: Editor, node: ir.Node) -> bool:
         or shape is None
         or indices is None
         or indices.size == 0
-        or node.attributes.get_int("batch_dims", 0)
+        or node.attributes.get_int("batch_dims", 0) != 0
     ):
         return False
     grid, depth = indices.shape[:-1], indices.shape[-1]
