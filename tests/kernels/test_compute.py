@@ -68,6 +68,8 @@ UNARY: dict[str, tuple[Function, float, float]] = {
     "is_inf": (np.isinf, 0, 0),
     "softsign": (lambda x: x / (1 + np.abs(x)), 0, 2.4e-7),
     "hard_swish": (lambda x: x * np.clip(x / 6 + 0.5, 0, 1), 4e-7, 4e-7),
+    "atan": (np.arctan, 0, 4e-7),
+    "log1p": (np.log1p, 0, 6e-7),
 }
 WITH_NUMBERS: dict[tuple[Any, ...], tuple[Function, float, float]] = {
     ("leaky_relu", 0.25): (lambda x: np.where(x >= 0, x, 0.25 * x), 0, 0),
@@ -195,6 +197,23 @@ def test_angles(name: str) -> None:
     with np.errstate(all="ignore"):
         exact = (np.sin if name == "sin" else np.cos)(x.astype(np.float64))
         compare(computed(x.shape, [x], ((name, 0),)), exact, 5e-7, 0)
+
+
+def test_tangents() -> None:
+    """Also next to the poles, where a tangent is as large as the angle is close."""
+    rng = np.random.default_rng(0)
+    poles = (np.pi / 2 * np.arange(-400, 400)[:, None] + rng.uniform(-1e-4, 1e-4, (800, 5))).reshape(-1)
+    x = np.concatenate([rng.uniform(-5e4, 5e4, 4000), rng.uniform(-7, 7, 4000), poles, [0, 1e-30, np.nan, np.inf]])
+    x = lined(x.astype(np.float32))
+    angles = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = np.tan(angles)
+        # How far the angle, known to a part of 4e-8 and 1e-13 of its turns, moves the tangent.
+        slack = (1 + exact**2) * 1e-12 * np.maximum(np.abs(angles), 1)
+        got = computed(x.shape, [x], (("tan", 0),))
+        off = np.abs(got - exact) > 8e-7 * np.abs(exact) + slack
+    assert not off[np.isfinite(angles)].any()
+    assert np.isnan(got[~np.isfinite(angles)]).all()
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -421,6 +440,8 @@ ROOMY: dict[str, Ops] = {
     "logarithms": (("log", 0), ("log", 1), ("add", 2, 3)),
     "rounding": (("floor", 0), ("ceil", 1), ("round", 0), ("add", 2, 3), ("add", 4, 5)),
     "angles": (("sin", 0), ("cos", 1), ("multiply", 2, 3)),
+    "tangents": (("tan", 0), ("atan", 1), ("multiply", 2, 3)),
+    "near one": (("log1p", 0), ("log1p", 1), ("multiply", 2, 3)),
     "choice": (("where", 0, 1, 0), ("elu", 2, 1.0), ("selu", 3, *SELU)),
     "slopes": (("prelu", 0, 1), ("leaky_relu", 2, 0.1), ("hard_swish", 3), ("softsign", 4)),
     "many": tuple(("add", i, 0) for i in range(1, 20)) + tuple(("multiply", i, i + 19) for i in range(1, 20)),

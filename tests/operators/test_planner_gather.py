@@ -159,12 +159,6 @@ def test_steps_alone(tmp_path: Path) -> None:
         assert "gather_rows" in [layer.kernel for layer in report.layers]
 
 
-def test_computed_indices_are_refused() -> None:
-    graph = """(float[4, 3] x) => (float[4, 3] y) { i = ArgMax<axis=1, keepdims=0>(x)  y = Gather(x, i) }"""
-    with pytest.raises(UnsupportedModelError, match="the indices are computed"):
-        planned(modelled(graph), {"x": (4, 3)})
-
-
 def test_moved_in_an_order_that_is_no_pattern() -> None:
     """Indices that would have to be copied on the device are refused, not held as floats."""
     graph = """(int64[4, 6] c) => (float[24, 6] y) {

@@ -30,7 +30,7 @@ Tests = dict[str, list[tuple[onnx.ModelProto, dict[str, Array]]]]
 EXACT = Rounding("float32")
 # Those of ai.onnx.ml have few node tests: pipelines with them are compared in test_validate_layers.py.
 BOUNDED = {name for (domain, name), record in records().items() if not domain and callable(record.bound)}
-UNMOVED = {"And", "Cast", "Dropout", "IsNaN", "Not", "Or", "Xor"}
+UNMOVED = {"And", "Cast", "Dropout", "IsInf", "IsNaN", "Not", "Or", "Xor"}
 
 
 @cache
@@ -54,7 +54,15 @@ def of_own(op: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
     net = Net("own", [2, 3, 4, 5], seed=4)
     other = net.weight(2, 3, 4, 5, scale=1)
     axes = net.constant(np.array([1, 3], np.int64))
-    inputs = {"Equal": ["x", other], "Mod": ["x", other], "ReduceLogSumExp": ["x", axes]}.get(op, ["x"])
+    sums, depth = net.constant(np.array(3, np.int64)), net.constant(np.array(4, np.float32))
+    values = net.constant(np.array([-1, 2], np.float32))
+    inputs = {
+        "Equal": ["x", other],
+        "Mod": ["x", other],
+        "ReduceLogSumExp": ["x", axes],
+        "CumSum": ["x", sums],
+        "OneHot": ["x", depth, values],
+    }.get(op, ["x"])
     attributes = {"Mod": {"fmod": 1}, "GlobalLpPool": {"p": 3}}.get(op, {})
     model = onnx.load_from_string(net.model(net.add(op, *inputs, **attributes)))
     return model, {"x": np.random.default_rng(5).standard_normal((2, 3, 4, 5)).astype(np.float32)}

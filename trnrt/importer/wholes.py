@@ -19,6 +19,8 @@ from trnrt.importer.values import attribute, constant_array, input_at, static_sh
 
 EXACT_SUM = 2.0**24
 """float32 represents all whole numbers up to here."""
+# Integer types of up to 16 bits hold no more.
+_SHORT = 2.0**16
 # bfloat16 has 8 bits of precision: it represents all whole numbers up to here.
 EXACT_BFLOAT16 = 256.0
 
@@ -51,6 +53,8 @@ class Wholes:
 
     limits: dict[str, Limits] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
+    wraps: dict[str, Limits] = field(default_factory=dict)
+    """Results of integer arithmetic that their type can't hold: what they would be without wrapping around."""
 
     def limits_of(self, value: ir.Value | None) -> Limits | None:
         """The limits of a value; None if it may not be whole."""
@@ -64,16 +68,41 @@ class Wholes:
         return self.limits.get(name)
 
 
-def find_wholes(graph: ir.Graph) -> Wholes:
-    """What is certainly whole in a graph."""
+def find_wholes(graph: ir.Graph, most: float | None = None) -> Wholes:
+    """What is certainly whole in a graph. ``most``: the largest magnitude in integer inputs of 32 or 64 bits; without
+    it, nothing is known of integer inputs."""
     wholes = Wholes()
+    for value in graph.inputs:
+        held = _held(value)
+        if most is not None and held is not None:
+            checked = most if held.size > _SHORT else held.size + 1
+            wholes.limits[value.name or ""] = Limits(max(held.low, -checked), min(held.high, checked))
     for node in graph:
         derive = _DERIVED.get(node.op_type) if node.domain == "" else None
         found = derive(wholes, node) if derive is not None else None
         if found is not None:
             outputs = node.outputs if node.op_type == "Split" else node.outputs[:1]
+            if most is not None:  # else the graph is one of floats that hold integers
+                found = _wrap(wholes, node.outputs[0], found)
             wholes.limits |= {value.name or "": found for value in outputs}
     return wholes
+
+
+def _held(value: ir.Value | None) -> Limits | None:
+    """The numbers that an integer type holds; None for other types."""
+    if value is None or value.dtype is None or not value.dtype.is_integer():
+        return None
+    bits, signed = value.dtype.bitwidth, value.dtype.is_signed()
+    return Limits(-(2.0 ** (bits - 1)) if signed else 0.0, 2.0 ** (bits - signed) - 1)
+
+
+def _wrap(wholes: Wholes, value: ir.Value, found: Limits) -> Limits:
+    """The limits of a result in its type: all of an integer type whose ends the result may leave."""
+    held = _held(value)
+    if held is None or (held.low <= found.low and found.high <= held.high):
+        return found
+    wholes.wraps[value.name or ""] = found
+    return held
 
 
 def constant_limits(array: Array | None) -> Limits | None:
@@ -167,6 +196,8 @@ def _choose(wholes: Wholes, node: ir.Node) -> Limits | None:
 
 def _clip(wholes: Wholes, node: ir.Node) -> Limits | None:
     found = wholes.limits_of(node.inputs[0])
+    if found is None and _held(node.outputs[0]) is not None:
+        found = Limits(-inf, inf)  # an integer, whatever it is made of
     if found is None or "min" in node.attributes or "max" in node.attributes:
         return None
     low, high = (input_at(node, place) for place in (1, 2))
@@ -288,25 +319,88 @@ def _terms(node: ir.Node) -> float:
     return float(shape[-1] if attribute(node, "transB", 0) or len(shape) == 1 else shape[-2])
 
 
-_ELEMENTS = """DepthToSpace Expand Flatten Gather GlobalMaxPool Identity MaxPool ReduceMax ReduceMin Reshape Slice
-    SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"""
+def _for_integers(derive: Derive) -> Derive:
+    """The limits of an operation that makes whole numbers of integers, but not of floats."""
+    return lambda wholes, node: derive(wholes, node) if _held(node.outputs[0]) is not None else None
+
+
+def _divide(wholes: Wholes, node: ir.Node) -> Limits | None:
+    """A quotient of integers is rounded towards 0: it is no larger than the dividend."""
+    found, by = (wholes.limits_of(value) for value in node.inputs)
+    if found is None or (by is not None and found.low >= 0 and by.low >= 0):
+        return found and Limits(0.0, found.high)
+    return Limits(-found.size, found.size)
+
+
+def _remainder(wholes: Wholes, node: ir.Node) -> Limits | None:
+    """Smaller than the divisor, with the sign of either side."""
+    a, b = (wholes.limits_of(value) for value in node.inputs)
+    if a is None or b is None:
+        return None
+    signs = a if attribute(node, "fmod", 0) else b
+    most = max(b.size - 1, 0.0)
+    return Limits(-most if signs.low < 0 else 0.0, most if signs.high > 0 else 0.0)
+
+
+def _magnitude(wholes: Wholes, node: ir.Node) -> Limits | None:
+    found = wholes.limits_of(node.inputs[0])
+    return found and Limits(0.0, found.size)
+
+
+def _sum_up(wholes: Wholes, node: ir.Node) -> Limits | None:
+    """A sum of some or all elements: its partial sums are between those of all negative and all positive ones."""
+    found, shape = wholes.limits_of(node.inputs[0]), static_shape(node.inputs[0])
+    if found is None or shape is None:
+        return None
+    terms = float(np.prod(shape))
+    if node.op_type == "ReduceSum":
+        terms /= max(float(np.prod(static_shape(node.outputs[0]) or (1,))), 1.0)
+    elif (axis := constant_array(node.inputs[1])) is not None:
+        terms = float(shape[int(axis.reshape(-1)[0])])
+    zeroed = found.with_zero()
+    return Limits(_times(zeroed.low, terms), _times(zeroed.high, terms))
+
+
+def _place(wholes: Wholes, node: ir.Node) -> Limits | None:
+    """An index along an axis."""
+    shape = static_shape(node.inputs[0])
+    return (
+        None if shape is None else Limits(0.0, float(max(shape[attribute(node, "axis", 0)] - 1, 0)) if shape else 0.0)
+    )
+
+
+def _keep_some(wholes: Wholes, node: ir.Node) -> Limits | None:
+    """Elements of the first input, and 0."""
+    found = wholes.limits_of(node.inputs[0])
+    return found and found.with_zero()
+
+
+_ELEMENTS = """DepthToSpace Expand Flatten Gather GatherElements GatherND GlobalMaxPool Identity MaxPool ReduceMax
+    ReduceMin Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"""
 _COMPARISONS = "And Equal Greater GreaterOrEqual Less LessOrEqual Not Or Xor"
 _DERIVED: dict[str, Derive] = {
     **dict.fromkeys(_ELEMENTS.split(), _keep),
     **dict.fromkeys(_COMPARISONS.split(), _truth),
     **dict.fromkeys(("Ceil", "Floor", "Round"), _round),
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), _multiply),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _place),
+    **dict.fromkeys(("CumSum", "ReduceSum"), _for_integers(_sum_up)),
+    "Abs": _for_integers(_magnitude),
     "Add": _pairwise(lambda a, b: a + b),
     "Cast": _convert,
     "Clip": _clip,
     "Concat": _join,
+    "Div": _for_integers(_divide),
     "Max": _extreme(max),
     "Min": _extreme(min),
+    "Mod": _for_integers(_remainder),
     "Mul": _pairwise(_times),
     "Neg": _negate,
     "Pad": _pad,
     "Relu": _relu,
     "Resize": _resize,
+    "Sign": lambda _wholes, _node: Limits(-1.0, 1.0),
     "Sub": _pairwise(lambda a, b: a - b),
+    "Trilu": _keep_some,
     "Where": _choose,
 }

@@ -97,6 +97,20 @@ def along_axis(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batc
     return batch.move_to(shape, kept)
 
 
+def cumulate(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    batch = _sole_batch(sources)
+    if batch.axis in {axis % len(shape) for axis in constant_integers(node, 1, "axis") or ()}:
+        raise Mixes("it sums over the batch")
+    return batch.move_to(shape, batch.axis)
+
+
+def by_matrix(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    batch = _sole_batch(sources)
+    if batch.axis >= len(shape) - 2:
+        raise Mixes(_BY_PLACE)
+    return batch.move_to(shape, batch.axis)
+
+
 def concat(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     present = [batch for batch in sources if batch is not None]
     axis = node.attributes.get_int("axis", 1) % len(shape)
@@ -118,6 +132,29 @@ def gather(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     if table is None:
         raise Mixes("the table it reads has no fixed shape")
     return indices.move_to(shape, node.attributes.get_int("axis", 0) % len(table) + indices.axis)
+
+
+def gather_nd(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    """The indices are the rows, and pick from a constant table."""
+    data, indices = sources
+    if data is not None or indices is None or node.attributes.get_int("batch_dims", 0) != 0:
+        raise Mixes("what it does to the batch is not known")
+    if indices.axis == len(indices.shape) - 1:
+        raise Mixes("an index consists of several rows")
+    return indices.move_to(shape, indices.axis)
+
+
+def one_hot(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    """A new axis, before which dimensions stay in place."""
+    batch = _sole_batch(sources)
+    axis = node.attributes.get_int("axis", -1) % len(shape)
+    return batch.move_to(shape, batch.axis + (axis <= batch.axis))
+
+
+def one_more(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    """A new axis at the end."""
+    batch = _sole_batch(sources)
+    return batch.move_to(shape, batch.axis)
 
 
 def reduce(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:

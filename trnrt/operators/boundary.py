@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
-from trnrt.importer.wholes import find_wholes
 from trnrt.operators import batch
 from trnrt.operators.elementwise import add_cast
 from trnrt.operators.movement import add_take, copying, moves
@@ -48,8 +47,9 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
         )
     elif widens or from_double or to_double or (target in FLOATS and (not computed or kind in native | INTEGERS)):
         lowering.view(node, source, "the session's dtype holds it as it is")
-    elif _leaves_whole(lowering, node, target):
-        lowering.view(node, source, "whole numbers of this type already: the host converts them")
+    elif _holds(lowering, source, target):
+        lowering.view(node, source, "whole numbers of this type already")
+        lowering.mark_whole_numbers(node.outputs[0])
     elif (kind in native and target in INTEGERS) or (kind in native | INTEGERS and target is ir.DataType.BOOL):
         add_cast(lowering, node, target)
     else:
@@ -57,12 +57,13 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(f"a cast from {kinds} between computed tensors")
 
 
-def _leaves_whole(lowering: Lowering, node: ir.Node, target: ir.DataType) -> bool:
-    """True if a Cast makes an output of the model from whole numbers that its type holds, and nothing else reads it."""
-    made = node.outputs[0]
-    if target not in INTEGERS or not made.is_graph_output() or made.uses():
+def _holds(lowering: Lowering, source: ir.Value, target: ir.DataType) -> bool:
+    """True if the source has whole numbers on the device, all of which an integer type holds."""
+    if target not in INTEGERS:
         return False
-    limits, held = find_wholes(lowering.graph).limits_of(node.inputs[0]), np.iinfo(target.numpy())
+    if source.dtype in INTEGERS:
+        lowering.view_of(source, short_integers=True)  # blocks others
+    limits, held = lowering.wholes.limits_of(source), np.iinfo(target.numpy())
     return limits is not None and held.min <= limits.low and limits.high <= held.max
 
 

@@ -13,10 +13,11 @@ from trnrt.importer.values import input_at
 from trnrt.operators import batch, order, record, shapes
 from trnrt.operators.bounds.case import Array, Case, exact
 from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_bound
+from trnrt.operators.integers import finish_integers, makes_integers, truncate
 from trnrt.operators.programs import Program, Register, Term, add_compute, term
-from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, SMALL, Declaration
-from trnrt.planner.lowering.refusals import LATER
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute
+from trnrt.operators.record import CHEAP, COUNTS, SMALL, Declaration
+from trnrt.planner.lowering.integers import ARITHMETIC
+from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute
 
 # -- errors ------------------------------------------------------------------------------------------
 # The slope is a difference quotient. Its step is the error itself, but at least the step at which a float32 quotient is
@@ -29,32 +30,32 @@ _STEP = float(np.sqrt(SUMS))
 def bound_piecewise(case: Case) -> list[Array]:
     """Unchanged or negated elements, or a limit."""
     limits = sum(case.error(k).max(initial=0) for k in range(1, len(case.inputs)))
-    return [_carry_error(case) + limits]
+    return [carry_error(case) + limits]
 
 
 def bound_arithmetic(case: Case) -> list[Array]:
     """A few arithmetic operations."""
-    return [_carry_error(case) + operation_bound() * np.abs(case.y)]
+    return [carry_error(case) + operation_bound() * np.abs(case.y)]
 
 
 def bound_exponential(case: Case) -> list[Array]:
     """The argument is reduced first, whose rounding is a relative error of the result."""
-    return [_carry_error(case) + (function_bound() + operation_bound() * np.abs(case.x)) * np.abs(case.y)]
+    return [carry_error(case) + (function_bound() + operation_bound() * np.abs(case.x)) * np.abs(case.y)]
 
 
 def bound_function(case: Case) -> list[Array]:
     """Functions whose error is relative to their result."""
-    return [_carry_error(case) + function_bound() * np.abs(case.y)]
+    return [carry_error(case) + function_bound() * np.abs(case.y)]
 
 
 def bound_of_one(case: Case) -> list[Array]:
     """Functions computed from numbers near 1, whose rounding errors stay when these cancel."""
-    return [_carry_error(case) + function_bound() * np.maximum(np.abs(case.y), 1)]
+    return [carry_error(case) + function_bound() * np.maximum(np.abs(case.y), 1)]
 
 
 def bound_gate(case: Case) -> list[Array]:
     """The argument times a number in [0, 1], whose error is that of a number near 1."""
-    return [_carry_error(case) + function_bound() * np.abs(case.x)]
+    return [carry_error(case) + function_bound() * np.abs(case.x)]
 
 
 @exact
@@ -148,7 +149,7 @@ def _reach(case: Case, width: Array) -> Array:
     return apart
 
 
-def _carry_error(case: Case) -> Array:
+def carry_error(case: Case) -> Array:
     """The error of the first input times the slope there."""
     if not np.any(case.e):
         return np.zeros(case.y.shape, np.float32)
@@ -229,24 +230,25 @@ _UNARY = {
 }
 
 
+# Of integers, too.
+_OF_INTEGERS = frozenset({"Abs", "Neg", "Relu", "Sign"})
+
+
 def lower_unary(lowering: Lowering, node: ir.Node) -> None:
     """A function of each element."""
     row = _UNARY[node.op_type]
     if node.op_type == "Celu" and attribute(node, "alpha", 1.0) == 0:
         raise Blocked("alpha=0, which Celu divides by")
     program = Program()
-    source = program.source(lowering.operand(node.inputs[0]))
-    program.apply(row.operation, source, *(float(attribute(node, *parameter)) for parameter in row.parameters))
+    source = program.source(lowering.operand(node.inputs[0], short_integers=node.op_type in _OF_INTEGERS))
+    numbers = (float(attribute(node, *parameter)) for parameter in row.parameters)
+    result = program.apply(row.operation, source, *numbers)
+    if makes_integers(node) and node.op_type in ARITHMETIC:
+        finish_integers(lowering, node, program, result)
     add_compute(lowering, node, program)
 
 
 _declare(_UNARY, lower_unary, order.unary)
-
-
-# Known, and not lowered.
-_unary = partial(_elementwise, order=order.unary, bound=ON_CPU)
-_unary(dict.fromkeys(("Acos", "Acosh", "Asin", "Asinh", "Atanh"), ()), folds=NEVER)(LATER)
-_unary(dict.fromkeys(("Atan", "Cosh", "IsInf", "Shrink", "Sinh", "Tan"), ()), folds=CHEAP)(LATER)
 
 
 @_elementwise({"Gelu": (20,)}, order=order.unary, bound=bound_gate, folds=CHEAP)
@@ -331,13 +333,15 @@ _VARIADIC = {
 
 def lower_binary(lowering: Lowering, node: ir.Node) -> None:
     """An operation on two tensors, with ONNX's broadcasting."""
-    integers = node.op_type in _CHOOSING
+    integers = node.op_type in _CHOOSING or (makes_integers(node) and node.op_type in ARITHMETIC)
     program = Program()
     left, right = (term(lowering, program, _broadcastable(lowering, node, k), integers=integers) for k in (0, 1))
     if not isinstance(left, Register) and not isinstance(right, Register):
         raise Blocked("both sides are constants")
     name = (_BINARY | _CHOOSING)[node.op_type].operation
-    program.apply(name, left, right)
+    result = program.apply(name, left, right)
+    if makes_integers(node):
+        finish_integers(lowering, node, program, result)
     add_compute(lowering, node, program)
 
 
@@ -381,22 +385,27 @@ def lower_where(lowering: Lowering, node: ir.Node) -> None:
 
 @_elementwise({"Mod": (10, 13, 28)}, order=order.broadcasting, bound=bound_remainder, folds=CHEAP | COUNTS)
 def lower_mod(lowering: Lowering, node: ir.Node) -> None:
-    """The remainder of a division of floats, with the sign of the dividend."""
-    if not attribute(node, "fmod", 0):
-        raise Blocked("fmod=0, which is for integers", "the NeuronCore computes in floats")
+    """The remainder of a division: with the sign of the dividend, or of integers with fmod=0 that of the divisor."""
+    integers = makes_integers(node)
+    if not integers and not attribute(node, "fmod", 0):
+        raise Blocked("fmod=0, which is for integers", "export the model with fmod=1")
     program = Program()
-    left, right = (term(lowering, program, node.inputs[k]) for k in (0, 1))
-    program.apply("fmod", left, right)
+    left, right = (term(lowering, program, node.inputs[k], integers=integers) for k in (0, 1))
+    result = program.apply("fmod" if attribute(node, "fmod", 0) else "mod", left, right)
+    if integers:
+        finish_integers(lowering, node, program, result)
     add_compute(lowering, node, program)
 
 
 def add_cast(lowering: Lowering, node: ir.Node, target: ir.DataType) -> None:
-    """A cast of a computed float: to a whole number, towards zero, or to truth."""
-    program = Program()
-    source = program.source(lowering.operand(node.inputs[0], short_integers=True))
+    """A cast: of a float to a whole number, towards zero, or of anything to truth."""
+    program, value = Program(), node.inputs[0]
     if target is ir.DataType.BOOL:
-        program.apply("not_equal", source, 0.0)
+        # Whatever an input's integers are rounded to, only 0 becomes 0: they need no check.
+        given = value is not None and value.dtype in INTEGERS and lowering.is_input(value)
+        view = lowering.index_view(value) if given and value else lowering.view_of(value, short_integers=True)
+        source = lowering.operand_of(view)
+        program.apply("not_equal", program.source(source), 0.0)
     else:
-        below = program.apply("ceil", source)
-        program.apply("where", program.apply("less", source, 0.0), below, program.apply("floor", source))
+        truncate(program, program.source(lowering.operand(value, short_integers=True)))
     add_compute(lowering, node, program)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from trnrt.operators import batch
 from trnrt.operators.movement import add_take, can_move, moves
+from trnrt.operators.programs import Program, add_program
 from trnrt.operators.record import CHEAP, COUNTS, Index
 from trnrt.planner.lowering.refusals import FALLBACK
 from trnrt.planner.lowering.row_numbers import row_numbers
@@ -49,27 +50,29 @@ def lower_gather(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
-    """Look rows up by numbers that the host checks. The tensor's ``axis`` becomes its first dimension."""
+    """Look rows up by numbers that the host checks, or that are within bounds. The tensor's ``axis`` becomes its first
+    dimension."""
     indices, made = node.inputs[1], node.outputs[0]
-    if indices is None or indices.dtype not in INTEGERS or not lowering.is_input(indices):
-        raise Blocked("the indices are computed", f"indices must be constants or inputs of the model; {FALLBACK}")
+    if indices is None or indices.dtype not in INTEGERS:
+        raise Blocked("the indices are no integers")
     rest = [d for d in range(len(view.shape)) if d != axis]
     sizes = tuple(view.shape[d] for d in rest)
     table = lowering.operand_of(view.permute((axis, *rest)))
-    numbers = _row_numbers(lowering, node, indices, view.shape[axis])
+    given = lowering.is_input(indices)
+    numbers = (_row_numbers if given else _compute_numbers)(lowering, node, indices, view.shape[axis])
     step = GatherStep(
         name=node_name(node),
         sources=[numbers, Operand(table.value, (view.shape[axis], prod(sizes)))],
         output=value_name(made) if axis == 0 else lowering.spare_name(f"{value_name(made)}.rows"),
         shape=(numbers.shape[0], prod(sizes)),
     )
-    lowering.add(step, [node], "DMA looks rows up by numbers that the host has checked", place="dma")
-    lowering.mark_whole_numbers(made)
+    lowering.add(step, [node], "DMA looks rows up by their numbers", place="dma")
     if axis:
         picked = lowering.shape(indices)
         before, after = range(len(picked), len(picked) + axis), range(len(picked) + axis, len(picked) + len(sizes))
         stored = View.whole(step.output, (*picked, *sizes))
         lowering.set_view(made, stored.permute((*before, *range(len(picked)), *after)))
+    lowering.mark_whole_numbers(made)
 
 
 def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int) -> Operand:
@@ -88,3 +91,31 @@ def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int
     tensor = DeviceTensor(name, (prod(view.shape), 1), "int32")
     lowering.prepare(tensor, HostNode(node_name(node), "Gather", (view.root,), name, compute))
     return Operand(name, tensor.shape)
+
+
+def check_range(lowering: Lowering, indices: ir.Value, size: int) -> None:
+    """Block computed indices that may be out of bounds: a kernel can't stop there, as onnxruntime does."""
+    limits = lowering.wholes.limits_of(indices)
+    if limits is None or limits.low < -size or limits.high >= size:
+        found = "any number" if limits is None else f"{limits.low:.0f} to {limits.high:.0f}"
+        raise Blocked(
+            f"computed indices that may be out of bounds: {found}, of {size} elements",
+            f"limit them (Clip), or make them an input of the model, which is checked; {FALLBACK}",
+        )
+
+
+def _compute_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int) -> Operand:
+    """Indices that a step makes, as the device takes them."""
+    check_range(lowering, indices, size)
+    shape = (prod(lowering.shape(indices)), 1)
+    if lowering.is_on_host(indices):  # a search's result, whose dtype is uint32
+        step = next((step for step in lowering.steps if step.output == lowering.root(indices)), None)
+        if step is None or step.dtype != "uint32":
+            raise Blocked(f"{indices.name!r} is made on the host", FALLBACK)
+        return Operand(step.output, shape)
+    program = Program()
+    index = program.source(Operand(lowering.operand(indices, short_integers=True).value, shape))
+    from_end = program.apply("multiply", program.apply("less", index, 0.0), float(size))
+    program.apply("add", index, from_end)
+    output = lowering.spare_name(f"{node_name(node)}.numbers")
+    return add_program(lowering, node, program, output, shape, "numbers of rows", dtype="int32")

@@ -205,7 +205,7 @@ def _channel_order(runs: list[Run], channels: int) -> list[int]:
 
 def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
     """Only inference is supported, where the output is the input."""
-    hint = "export the model in inference mode"
+    hint = "export the model in inference mode (model.eval())"
     if any(map(is_used, node.outputs[1:])):
         raise Blocked("the mask output is used, which only training needs", hint)
     training = input_at(node, 2)

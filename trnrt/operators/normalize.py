@@ -85,7 +85,10 @@ def _check_size(lowering: Lowering, value: ir.Value | None, size: int, name: str
 
 def _check_inference(lowering: Lowering, node: ir.Node) -> None:
     """Block training, which computes the statistics of the batch."""
-    hint = "export the model in inference mode (model.eval())"
+    hint = (
+        "export the model in inference mode (model.eval()); a layer that takes the statistics of its input there, too, "
+        "must be an InstanceNormalization or LayerNormalization"
+    )
     if attribute(node, "training_mode", 0):
         raise Blocked("training_mode=1", hint)
     if lowering.opset < 7 and not attribute(node, "is_test", 0):

@@ -257,63 +257,7 @@ def _look_up_labels(indices: Array, labels: Array) -> Array:
     return labels[indices.reshape(-1)]
 
 
-# -- labels, on the host ------------------------------------------------------------------------------
-
-_KINDS = ("int64s", "strings", "floats", "tensor")
-
-
-def _encoder_list(node: ir.Node, what: str) -> Array | None:
-    """``keys_*`` or ``values_*`` of a LabelEncoder, of any type."""
-    for kind in _KINDS:
-        if f"{what}_{kind}" in node.attributes:
-            given = attribute(node, f"{what}_{kind}", ())
-            array = given.numpy() if kind == "tensor" else np.array(given, object if kind == "strings" else None)
-            if array.dtype.kind in "SO":
-                array = np.array([t.decode() if isinstance(t, bytes) else t for t in array.reshape(-1)], object)
-            return array.astype({"int64s": np.int64, "floats": np.float32}.get(kind, array.dtype)).reshape(-1)
-    return None
-
-
-def _default(node: ir.Node, values: Array) -> Any:
-    """A LabelEncoder's value for an unknown key."""
-    if "default_tensor" in node.attributes:
-        given = attribute(node, "default_tensor", None).numpy().reshape(-1)[0]
-        return given.decode() if isinstance(given, bytes) else given
-    if values.dtype == object:
-        return attribute(node, "default_string", "_Unused")
-    if values.dtype.kind == "f":
-        return attribute(node, "default_float", -0.0)
-    return attribute(node, "default_int64", -1)
-
-
-@_of_ml({"LabelEncoder": (1, 2, 4)}, batch=batch.reshape, bound=_ON_HOST)
-def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
-    """A table look-up on the host, of a final label or index, or of an input."""
-    source = node.inputs[0]
-    known = lowering.is_on_host(source) or (source is not None and lowering.is_input(source))
-    if not known and lowering.constant(source) is None:
-        raise Blocked(
-            "a look-up of computed numbers",
-            "look up final indices, labels, constants or inputs of the model",
-        )
-    keys, values = _encoder_list(node, "keys"), _encoder_list(node, "values")
-    if keys is None or values is None or keys.size != values.size:
-        raise Blocked("its keys and values are not two lists of the same length")
-    encode = partial(
-        _encode_labels, table=dict(zip(map(_key, keys), values, strict=True)), default=_default(node, values)
-    )
-    lowering.run_on_host(node, partial(encode, dtype=values.dtype), "looks labels up on the host")
-
-
-def _key(value: Any) -> Any:
-    """The key of a label in the table; NaN, which doesn't equal itself, gets None."""
-    return None if isinstance(value, (float, np.floating)) and np.isnan(value) else value
-
-
-@host_function
-def _encode_labels(labels: Array, table: dict[Any, Any], default: Any, dtype: np.dtype[Any]) -> Array:
-    found = [table.get(_key(label), default) for label in labels.reshape(-1)]
-    return np.array(found, dtype).reshape(labels.shape)
+# -- results -------------------------------------------------------------------------------------------
 
 
 @_of_ml({"ZipMap": (1,)}, batch=_LIST, bound=_ON_HOST)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
+from trnrt.operators.integers import check_integers, makes_integers
 from trnrt.operators.movement import integers
 from trnrt.operators.pool_steps import AveragePoolStep, PoolStep
 from trnrt.operators.programs import Program, Register, add_compute, add_program
@@ -163,7 +164,10 @@ def checked_axes(axes: Shape, rank: int) -> Shape:
 def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     """A reduction over any axes; before opset 18 (ReduceSum: 13) they are an attribute."""
     made, reduction = node.outputs[0], REDUCTIONS[node.op_type][0]
-    exact = node.op_type in ("ReduceMax", "ReduceMin")
+    adds = node.op_type == "ReduceSum" and makes_integers(node)
+    exact = adds or node.op_type in ("ReduceMax", "ReduceMin")
+    if adds:
+        check_integers(lowering, made)
     rank = len(lowering.shape(node.inputs[0]))
     axes = reduced_axes(lowering, node, rank)
     if not axes and rank:

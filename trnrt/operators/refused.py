@@ -8,14 +8,14 @@ from __future__ import annotations
 from functools import partial
 
 from trnrt.operators import batch, order, shapes
-from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, SMALL, Declaration, Index, Refusal
-from trnrt.planner.lowering.refusals import FALLBACK, LATER, QUANTISED, TRAINING
+from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, Declaration, Refusal
+from trnrt.planner.lowering.refusals import FALLBACK, LATER, QUANTISED
 
 _INTEGERS = Refusal("arithmetic on integers beyond indices", f"export the model without it; {FALLBACK}")
 _SHAPES = Refusal(
     "what it makes depends on the data, or is too large to be computed beforehand", "export the model with fixed shapes"
 )
-_ELEMENTS = Refusal("single elements at computed indices: the device looks whole rows up (Gather)", FALLBACK)
+_LOSS = Refusal("a loss, which training needs", "export the model without it: with what the loss reads as an output")
 _FUSED_BYTES = Refusal(
     "several layers in one quantised operator, which onnxruntime's transformer optimizer writes",
     f"quantise the model as it was exported, before that optimizer fuses its layers; {FALLBACK}",
@@ -38,17 +38,20 @@ def _names(names: str) -> dict[str, tuple[int, ...]]:
     return dict.fromkeys(names.split(), ())
 
 
-_refused(_names("CastLike"), folds=CHEAP)(LATER)
-_refused(_names("CumSum Trilu"), values=(1,), folds=SMALL)(LATER)
+_refused(_names("CastLike"), folds=CHEAP)(
+    Refusal("a type that isn't known when the model is read", "export the model with Cast in its place")
+)
+_refused(_names("SwiGLU"), batch=batch.along_axis)(
+    Refusal("the operator is not supported", "export the model with opset 26 or earlier, which has Sigmoid and Mul")
+)
+_refused(_names("Shrink"), batch=batch.elementwise, order=order.unary, folds=CHEAP)(LATER)
 _refused(_names("Hardmax"), batch=batch.along_axis, order=order.softmax)(LATER)
 _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
-_refused(_names("GatherElements GatherND"), values=Index(1), folds=SMALL)(_ELEMENTS)
 _refused(_names("ConstantOfShape"), values=(0,))(_SHAPES)
-_refused(_names("OneHot"), values=(1, 2))(_SHAPES)
 _refused(_names("Range"), values=(0, 1, 2), folds=CHEAP | COUNTS)(_SHAPES)
 _refused(_names("Shape Size"), folds=COUNTS)(_SHAPES)
-_refused(_names("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"))(TRAINING)
+_refused(_names("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"))(_LOSS)
 _refused(_names("DequantizeLinear QuantizeLinear"), batch=batch.quantize)(QUANTISED)
 _refused(_names("ConvInteger DynamicQuantizeLinear MatMulInteger QLinearConv QLinearMatMul"))(QUANTISED)
 _refused(
@@ -94,10 +97,11 @@ for _operators, _reason, _hint in (
         "export the model for inference, or give the noise as an input",
     ),
     (
-        "BlackmanWindow DFT HammingWindow HannWindow ImageDecoder MelWeightMatrix STFT",
+        "BlackmanWindow DFT HammingWindow HannWindow MelWeightMatrix STFT",
         "signal processing operators are not supported",
         f"prepare the signal before the model; {FALLBACK}",
     ),
+    ("ImageDecoder", "images in a compressed form", "decode the image before the model"),
     (
         "Compress MaxRoiPool NonMaxSuppression NonZero RoiAlign Unique",
         "its work depends on the data, and it isn't the end of a model, which the host computes",

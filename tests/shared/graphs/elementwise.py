@@ -10,8 +10,10 @@ from trnrt.operators.record import records
 
 SMOOTH_UNARY = (
     "Sigmoid", "Tanh", "Exp", "Erf", "Softplus", "Softsign", "Elu", "Selu", "Celu", "Gelu", "Mish", "HardSigmoid",
-    "HardSwish", "LeakyRelu", "Sin", "Cos", "Swish",
+    "HardSwish", "LeakyRelu", "Sin", "Cos", "Swish", "Atan", "Asinh", "Sinh", "Cosh",
 )  # fmt: skip
+# Functions of numbers from -1 to 1.
+BOUNDED_UNARY = ("Acos", "Asin", "Atanh", "Tan")
 POSITIVE_UNARY = ("Sqrt", "Log", "Reciprocal")
 MOVING_UNARY = ("Relu", "Neg", "Abs", "Identity")
 # Operator -> how its results jump.
@@ -52,6 +54,23 @@ def draw_positive(draft: Draft) -> None:
     if not (draft.array(source) > 0.05).all():
         source = draft.add("Abs", [source], MOVES)[0]
         source = draft.add("Add", [source, draft.weight(np.asarray(0.5, draft.float_type))])[0]
+    draft.add(op, [source])
+
+
+def draw_bounded(draft: Draft) -> None:
+    """Arcs and tangents of numbers within -0.9 and 0.9, and Acosh of numbers beyond 1."""
+    source = draft.pick()
+    if draft.chance(0.2):
+        draft.since(9)
+        source = draft.add("Abs", [source], MOVES)[0]
+        source = draft.add("Add", [source, draft.weight(np.asarray(1.25, draft.float_type))])[0]
+        draft.add("Acosh", [source])
+        return
+    op = draft.choice(BOUNDED_UNARY)
+    draft.since(first_opset(op))
+    if not (np.abs(draft.array(source)) < 0.9).all():
+        source = draft.add("Tanh", [source])[0]
+        source = draft.add("Mul", [source, draft.weight(np.asarray(0.875, draft.float_type))])[0]
     draft.add(op, [source])
 
 
@@ -189,8 +208,12 @@ def draw_where(draft: Draft, truth: str = "") -> None:
 
 
 def draw_gaps(draft: Draft) -> None:
-    """IsNaN of what has gaps, or none; and what fills them."""
+    """IsNaN or IsInf of what has gaps, or none; and what fills them."""
     draft.since(9)
+    if draft.chance(0.3) and draft.float_type == "float32":
+        draft.since(10)
+        draft.add("IsInf", [draft.pick()], STEP, detect_negative=draft.between(0, 1))
+        return
     gaps = [x.name for x in draft.inputs if x.kind == "gaps"]
     source = draft.choice(gaps) if gaps else draft.pick()
     (truth,) = draft.add("IsNaN", [source], STEP)

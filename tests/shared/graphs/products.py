@@ -55,3 +55,23 @@ def draw_gemm(draft: Draft) -> None:
         form = draft.choice(forms[:4] if draft.batched(source) else forms)
         inputs.append(draft.weight(draft.numbers(form)))
     draft.add("Gemm", inputs, **settings)
+
+
+def draw_einsum(draft: Draft) -> None:
+    """A product with a constant, a product of rows with themselves, or a sum."""
+    draft.since(12)
+    source = draft.pick(has_rank(2, 5))
+    shape = draft.shape(source)
+    letters = "abcde"[: len(shape)]
+    kind = draft.random.random()
+    if kind < 0.5:
+        summed = draft.choice(letters[1:])
+        weight = draft.weight(draft.numbers([shape[letters.index(summed)], draft.size(6)], 0.5))
+        result = letters.replace(summed, draft.choice(["z", ""])) if draft.chance(0.3) else letters.replace(summed, "z")
+        draft.add("Einsum", [source, weight], equation=f"{letters},{summed}z->{result}")
+    elif kind < 0.75:
+        draft.add("Einsum", [source, source], equation=f"{letters},{letters}->{letters[:-1]}")
+    else:
+        kept = [a for a in letters[1:] if draft.chance(0.6)]
+        draft.random.shuffle(kept)
+        draft.add("Einsum", [source], equation=f"{letters}->{letters[0]}{''.join(kept)}")

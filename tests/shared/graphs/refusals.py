@@ -15,6 +15,8 @@ LISTED: tuple[tuple[str, str], ...] = (
     ("*", "… is made on the host from a final index; no arithmetic can follow it"),
     ("*", "both sides are constants"),
     ("Cast", "a cast from … between computed tensors"),
+    ("*", "integers of up to …"),
+    ("*", "integers of unknown size"),
     ("Resize", "mode=…"),
     ("ai.onnx.ml.Imputer", "… has … numbers for … columns"),
     # Several batches at once, where rows of a batch come together.

@@ -173,3 +173,19 @@ def spread_normalizations(editor: Editor) -> list[str]:
         notes.append(f"{node_text(node)} made one Mul and one Add, as it normalises each number by itself")
         editor.bypass(node, shifted)
     return notes
+
+
+def name_casts(editor: Editor) -> list[str]:
+    """Turn each CastLike into a Cast to the type of its second input."""
+    notes = []
+    for node in list(editor.graph):
+        like = input_at(node, 1) if node.op_type == "CastLike" and node.domain == "" else None
+        if like is None or like.dtype is None:
+            continue
+        notes.append(f"{node_text(node)} made a Cast to {like.dtype.name}")
+        made = editor.result(f"{node.outputs[0].name}_cast", like.dtype, static_shape(node.outputs[0]) or ())
+        made.shape = node.outputs[0].shape
+        cast = ir.node("Cast", [node.inputs[0]], {"to": int(like.dtype)}, outputs=[made], name=node.name)
+        editor.graph.insert_before(node, cast)
+        editor.bypass(node, made)
+    return notes

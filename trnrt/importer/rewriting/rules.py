@@ -16,9 +16,11 @@ from onnxscript.rewriter.rules import common as rules
 
 from trnrt.importer.naming import node_text, unique
 from trnrt.importer.rewriting.editing import Editor, maker
+from trnrt.importer.rewriting.einsum import spread_einsums
 from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
+from trnrt.importer.rewriting.gathering import spread_gathers
 from trnrt.importer.rewriting.halves import swap_halves
-from trnrt.importer.rewriting.older import fill_masks, spread_normalizations
+from trnrt.importer.rewriting.older import fill_masks, name_casts, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.splitting import split_variadic
@@ -75,6 +77,9 @@ _TABLE: tuple[_Rewrite, ...] = (
 
 _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     fill_masks,
+    name_casts,
+    spread_einsums,
+    spread_gathers,
     spread_normalizations,
     fold_padding,
     merge_transposes,

@@ -7,19 +7,25 @@ import onnx_ir as ir
 from trnrt.importer.values import static_shape
 
 # Operators between an input and a Gather that keep indices: they move them, or change their type.
-MOVING = {"Slice", "Split", "Gather", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Transpose", "Identity", "Cast"}
+MOVING = frozenset(
+    """ArrayFeatureExtractor Cast Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze""".split()  # noqa: SIM905
+)
+
+
+# Operators whose second input holds indices.
+GATHERING = frozenset({"Gather", "GatherElements", "GatherND"})
 
 
 def index_limits(graph: ir.Graph) -> dict[str, int]:
     """Input of indices -> the size of the smallest dimension from which a Gather picks by them."""
     limits: dict[str, int] = {}
     for node in graph:
-        if node.op_type != "Gather" or node.inputs[0] is None:
+        if node.op_type not in GATHERING or node.domain != "" or node.inputs[0] is None:
             continue
         shape = static_shape(node.inputs[0])
         index = _source_value(node.inputs[1])
         if shape and index is not None and index.name is not None and index in graph.inputs:
-            size = shape[node.attributes.get_int("axis", 0) % len(shape)]
+            size = min(shape) if node.op_type == "GatherND" else shape[node.attributes.get_int("axis", 0) % len(shape)]
             limits[index.name] = min(size, limits.get(index.name, size))
     return limits
 

@@ -321,6 +321,8 @@ SMALL: tuple[Small, ...] = (
     Small("remainder", "y = Mod<fmod = 1>(v, x)", (4, 40), (4, 40), {"v": (4, 40)}),
     Small("rounding", "a = Floor(x) b = Ceil(x) y = Add(a, b)", (4, 40), (4, 40)),
     Small("functions", "a = Log(x) b = Sin(a) c = Cos(x) y = Add(b, c)", (4, 40), (4, 40)),
+    Small("tangents", "a = Tan(x) b = Atan(a) c = Asinh(x) y = Add(b, c)", (4, 40), (4, 40)),
+    Small("cumsum", "k = Constant<value_int = 1>() y = CumSum(x, k)", (4, 40), (4, 40)),
     Small(
         "quantise",
         "s = Constant<value_float=0.0037>() l = Constant<value_float=-128.0>() h = Constant<value_float=127.0>()"

@@ -11,7 +11,9 @@ from trnrt.planner.naming import printable
 
 FALLBACK = "--fallback onnxruntime runs this node on the CPU"
 LATER = Refusal("the operator is not supported", FALLBACK)
-TRAINING = Refusal("an operator of training", "export the model for inference (model.eval() in PyTorch)")
+TRAINING = Refusal(
+    "an operator of training", "export the model without it: an optimizer's step is no part of inference"
+)
 QUANTISED = Refusal(
     "quantised arithmetic of a form that isn't supported",
     "quantise the model to int8 or uint8, with scales by tensor or by channel (docs/quantised.md), or take the float "

@@ -6,25 +6,26 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import InputError
-from trnrt.importer.rows.indexing import MOVING
+from trnrt.importer.rows.indexing import GATHERING, MOVING
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.plan import Array
 
 
 def index_nodes(graph: ir.Graph) -> set[str]:
-    """Names of the nodes that only carry numbers from the model's inputs to the indices of a Gather.
+    """Names of the nodes that only carry numbers from the model's inputs to the indices of a Gather, or labels to an
+    encoder.
 
     The numbers may be floats until a Cast makes them integers.
     """
     moving: set[ir.Node] = set()
     for node in reversed(list(graph)):
         uses = [use for value in node.outputs for use in value.uses()]
-        kinds = "iu" if node.op_type == "Cast" else "iuf"
+        kinds = "iu" if node.op_type == "Cast" else "iufs"
         if node.op_type in MOVING and uses and all(_kind(value) in kinds for value in node.outputs):
             as_index = [_is_index(reader, at) or (reader in moving and at == 0) for reader, at in uses]
             if all(as_index) and not any(value.is_graph_output() for value in node.outputs):
                 moving.add(node)
-    known = {value for value in graph.inputs if _kind(value) in "iuf"}
+    known = {value for value in graph.inputs if _kind(value) in "iufs"}
     names = set()
     for node in graph:
         if node in moving and node.inputs[0] in known:
@@ -34,14 +35,25 @@ def index_nodes(graph: ir.Graph) -> set[str]:
 
 
 def _kind(value: ir.Value) -> str:
-    """numpy's letter for the kind of dtype; "?" for dtypes that numpy doesn't have, such as bfloat16."""
+    """numpy's letter for the kind of dtype, "s" for strings; "?" for dtypes that numpy doesn't have (bfloat16)."""
     if value.dtype is None or value.dtype.is_string():
-        return "?"
+        return "?" if value.dtype is None else "s"
     return value.dtype.numpy().kind.replace("V", "?")
 
 
 def _is_index(reader: ir.Node, position: int) -> bool:
-    return reader.op_type == "Gather" and position == 1
+    encodes = reader.domain == "ai.onnx.ml" and reader.op_type in ("LabelEncoder", "OneHotEncoder")
+    return encodes or (reader.op_type in GATHERING and position == 1)
+
+
+def read_view(values: Array, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:
+    """The elements of ``values`` that a view with these strides reads."""
+    places = np.full(shape, offset, np.int64)
+    for axis, stride in enumerate(strides):
+        steps = np.arange(shape[axis], dtype=np.int64) * stride
+        places += steps.reshape([-1 if d == axis else 1 for d in range(len(shape))])
+    found: Array = np.ascontiguousarray(values).reshape(-1)[places]
+    return found
 
 
 @host_function
@@ -53,11 +65,7 @@ def row_numbers(
     ``size`` is the number of rows. A number out of range raises an InputError that names the input ``what`` and the
     node ``reader``.
     """
-    places = np.full(shape, offset, np.int64)
-    for axis, stride in enumerate(strides):
-        steps = np.arange(shape[axis], dtype=np.int64) * stride
-        places += steps.reshape([-1 if d == axis else 1 for d in range(len(shape))])
-    found = values.reshape(-1)[places.reshape(-1)]
+    found = read_view(values, shape, strides, offset).reshape(-1)
     with np.errstate(invalid="ignore"):  # NaN and infinity become the least integer, which is no row
         numbers = found.astype(np.int64)
     wrong = found[(numbers < -size) | (numbers >= size)]

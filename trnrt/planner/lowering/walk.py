@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 
 import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import Blocker
 from trnrt.importer.values import attribute as attribute
+from trnrt.importer.wholes import Wholes
 from trnrt.operators.record import lowering_of
 from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.blocked import Blocked as Blocked
 from trnrt.planner.lowering.blocked import NotStatic
+from trnrt.planner.lowering.integers import EXACT, bound_integers, whole_numbers
 from trnrt.planner.lowering.moving import copy_step
 from trnrt.planner.lowering.refusals import FALLBACK, refusal
 from trnrt.planner.lowering.row_numbers import index_nodes
@@ -34,8 +37,9 @@ FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 # Types that the session's dtype can represent: truth values as 0 and 1, and in float32 two-byte integers.
 _TRUTH = {ir.DataType.BOOL}
 _SHORT_INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16}
+_LONG_INTEGERS = {ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64}
 # Integers that the core made itself (a cast) are whole numbers in the session's dtype.
-INTEGERS = _SHORT_INTEGERS | {ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64}
+INTEGERS = _SHORT_INTEGERS | _LONG_INTEGERS
 
 
 class Lowering:
@@ -75,6 +79,7 @@ class Lowering:
         self._on_host: set[str] = set()
         self._whole_numbers: set[str] = set()
         self._lists: set[str] = set()
+        self._checked: dict[str, str] = {}
         self._copies: dict[View, str] = {}
         self._index_nodes = index_nodes(graph)
         self.moves_indices = False
@@ -134,8 +139,9 @@ class Lowering:
         """A device tensor as a step reads it: contiguous, in its ONNX shape; a constant becomes a weight.
 
         A view that isn't contiguous is copied first, once for all its readers. ``short_integers`` accepts integers that
-        the session's dtype represents exactly (one- and two-byte types, and whole numbers from a cast) to be moved,
-        compared or chosen from. Arithmetic would round them where ONNX truncates or wraps around.
+        the session's dtype represents exactly: one- and two-byte types, whole numbers that a step made, and inputs of
+        the model, which are checked when it runs. They may be moved, compared or chosen from; arithmetic on them must
+        round and wrap around as ONNX does (``operators/integers.py``).
         """
         return self.operand_of(self.view_of(value, short_integers=short_integers))
 
@@ -159,7 +165,37 @@ class Lowering:
         self._check_dtype(value, short_integers)
         if self.is_on_host(value):
             raise Blocked(f"{value.name!r} is made on the host from a final index; no arithmetic can follow it")
-        return self._view(value)
+        view = self._view(value)
+        # Short integers need no check.
+        if self.moves_indices or value.dtype not in _LONG_INTEGERS or view.root not in self._inputs:
+            return view
+        return replace(view, root=self._check_input(view.root))
+
+    def _check_input(self, name: str) -> str:
+        """The tensor that holds the integers of an input, once the host has checked that the session's dtype represents
+        them."""
+        known = next((checked for checked, given in self._checked.items() if given == name), "")
+        if known:
+            return known
+        value = next(value for value in self.graph.inputs if value.name == name)
+        checked, limit = self.spare_name(f"{name}.whole"), self._integers[0]
+        check = partial(whole_numbers, limit=limit, what=f"'{printable(name)}'")
+        self.prepare(
+            DeviceTensor(checked, self.shape(value) or (1,), self.dtype),
+            HostNode(checked, "Cast", (name,), checked, check),
+        )
+        self._checked[checked] = name
+        return checked
+
+    @cached_property
+    def _integers(self) -> tuple[float, Wholes]:
+        """The largest magnitude of integers in inputs, and the limits of whole numbers with it."""
+        return bound_integers(self.graph, self.dtype)
+
+    @property
+    def wholes(self) -> Wholes:
+        """The limits of whole numbers, for inputs that pass their check."""
+        return self._integers[1]
 
     def constant_operand(self, name: str, array: Array) -> Operand:
         """A constant computed at planning time, as a tensor that steps can read."""
@@ -172,7 +208,9 @@ class Lowering:
         if self.moves_indices:
             return  # they only become access patterns, which the host follows
         short = short_integers and kind in _SHORT_INTEGERS and self.dtype == "float32"
-        whole = short_integers and kind in INTEGERS and self.root(value) in self._whole_numbers
+        root = self.root(value)
+        known = root in self._whole_numbers or self._given_name(root) in self._inputs or self._is_exact(value)
+        whole = short_integers and kind in INTEGERS and known
         if kind in FLOATS | _TRUTH or short or whole:
             return
         name = kind.name.lower() if kind is not None else "unknown"
@@ -180,6 +218,12 @@ class Lowering:
         if kind is ir.DataType.DOUBLE:
             hint += ": convert the model to float32"
         raise Blocked(f"arithmetic on {name} tensors", hint)
+
+    def _is_exact(self, value: ir.Value) -> bool:
+        """True if a value is a constant of integers that the session's dtype represents."""
+        array = self.constant(value)
+        most = EXACT[self.dtype]
+        return array is not None and array.dtype.kind in "iu" and bool(((array <= most) & (array >= -most)).all())
 
     def _view(self, value: ir.Value) -> View:
         name = value_name(value)
@@ -192,7 +236,12 @@ class Lowering:
 
     def index_view(self, value: ir.Value) -> View:
         """Integers of a model input as an access pattern on it; steps can't read them through it."""
-        return self._view(value)
+        view = self._view(value)
+        return replace(view, root=self._given_name(view.root))
+
+    def _given_name(self, root: str) -> str:
+        """The input of the model that a tensor holds, checked; else the tensor itself."""
+        return self._checked.get(root, root)
 
     def prepare(self, tensor: DeviceTensor, node: HostNode) -> None:
         """Have the host compute ``tensor`` from inputs of the model, and pass it to the device as one."""
@@ -206,11 +255,11 @@ class Lowering:
 
     def is_input(self, value: ir.Value) -> bool:
         """True if a value is an input of the model, or a view of one."""
-        return self.root(value) in self._inputs
+        return self._given_name(self.root(value)) in self._inputs
 
     def is_there(self, value: ir.Value) -> bool:
         """True if a value is an input, the result of a step made already, or a view of either."""
-        root = self.root(value)
+        root = self._given_name(self.root(value))
         return root in self._inputs or any(step.output == root for step in self.steps)
 
     def is_on_host(self, value: ir.Value | None) -> bool:
@@ -302,7 +351,7 @@ class Lowering:
     def mark_whole_numbers(self, value: ir.Value) -> None:
         """Record that a value, if of an integer type, is stored as whole numbers in the session's dtype."""
         if value.dtype in INTEGERS:
-            self._whole_numbers.add(value_name(value))
+            self._whole_numbers |= {value_name(value), self.root(value)}
 
     def mark_index(self, value: ir.Value) -> None:
         """Record that a device result is an index, which only boundary nodes may read."""
