@@ -230,3 +230,25 @@ def test_this_machines_blocks_are_onnxruntimes(tmp_path: Path) -> None:
     proto = optimise(residual(), "all", tmp_path)
     stored = {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) == 4}
     assert all(count % own_block_size() == 0 for count in stored.values())
+
+
+# -- transformers ------------------------------------------------------------------------------------------
+
+
+def test_a_transformer_of_fused_operators_runs() -> None:
+    """As onnxruntime.transformers.optimizer writes BERT: embeddings, attention, sums that are normalised, GELU."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (int64[N,6] i0, int64[N,6] k0) => (float[N,6,8] y)
+        { i = Cast<to=6>(i0) k = Cast<to=6>(k0) e, m = com.microsoft.EmbedLayerNormalization(i, k, w, p, s, g, b)
+          a = com.microsoft.Attention<num_heads=2>(e, wa, ba)
+          c = MatMul(a, wc) d = com.microsoft.SkipLayerNormalization(c, e, g, b, bc)
+          f = MatMul(d, wf) h = com.microsoft.FastGelu(f, bf) j = MatMul(h, wj)
+          y = com.microsoft.SkipLayerNormalization(j, d, g, b, bc) }"""
+    proto = onnx.parser.parse_model(text)
+    constants = {"w": numbers(30, 8), "p": numbers(9, 8), "s": numbers(2, 8), "g": numbers(8), "b": numbers(8)}
+    constants |= {"wa": filters(8, 24), "ba": numbers(24), "wc": filters(8, 8), "bc": numbers(8)}
+    constants |= {"wf": filters(8, 16), "bf": numbers(16), "wj": filters(16, 8)}
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    feeds = {n: RANDOM.integers(0, top, (2, 6)) for n, top in (("i0", 30), ("k0", 2))}
+    got: Any = InferenceSession(proto.SerializeToString(), cache=False).run(None, feeds)[0]
+    np.testing.assert_allclose(got, run(proto, feeds)[0], rtol=1e-3, atol=1e-4)

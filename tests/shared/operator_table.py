@@ -26,7 +26,9 @@ from onnx.defs import OpSchema, get_all_schemas_with_history
 
 from trnrt.errors import TrnrtError
 from trnrt.importer import import_model
+from trnrt.importer.fused.rewriting import fused_operators
 from trnrt.importer.quantised.rewriting import rewritten_operators
+from trnrt.importer.reading.functions import EXPANDED
 from trnrt.operators.record import lowering_of, records, supported_operators
 from trnrt.planner import PlanOptions, make_plan
 from trnrt.planner.lowering import walk as lowering
@@ -62,6 +64,22 @@ tensor or by index of an axis, constant or computed, from opset 10 on. Operators
 on the whole numbers themselves. QuantizeLinear and DequantizeLinear may have blocks, and com.microsoft as their domain,
 too. Other types (4, 16 and 2 bits, 8-bit floats) are refused, unless all of it is constant.
 """
+
+_FUSED = """## onnxruntime's operators
+
+onnxruntime's optimizer writes operators of its own when it saves a model at the level extended or all, and so does
+`onnxruntime.transformers.optimizer`. They are rewritten as ONNX's operators when a file is read; other forms are
+refused with the reason. LayerNormalization may be in models before opset 17, and SimplifiedLayerNormalization in ONNX's
+own domain: onnxruntime writes both.
+
+Files of the level all hold channels in blocks of 8 or 16, as suits the processor that they were made on. Where a file
+doesn't say how large they are, it is read with those of onnxruntime on this machine, and a note says so. Optimise a
+model at the level extended if it is to run elsewhere.
+"""
+
+_OPTIMISED = "TABLE"
+
+_WRITTEN_OUT = "These operators of ONNX are written out as ONNX defines them: {names}."
 
 _COMMON = "Any operator may be refused for one of these reasons; the error names the tensor and the way out:"
 
@@ -129,10 +147,17 @@ def operator_page() -> str:
         lines.append(_row(_entry(operator, own, found[operator])))
     lines += ["", _QUANTISED, _row(("operator", "what is done", "attributes", "tests")), "|---|---|---|---|"]
     lines += [_row(_quantised_entry(operator, found[operator])) for operator in rewritten_operators()]
+    lines += ["", _FUSED, _row(("operator", "what is done")), "|---|---|"]
+    lines += [_row((titled(operator), _summary(write))) for operator, write in fused_operators().items()]
+    lines += ["", _WRITTEN_OUT.format(names=", ".join(map(titled, sorted(EXPANDED)))), "", _OPTIMISED]
     lines += ["", _COMMON, "", *(f"- {message}" for message in dict.fromkeys([*of_the_walk(), *common]))]
     lines += ["", _FOLLOWED, _LEFT_OUT, _row(("why", "what would help", "operators")), "|---|---|---|"]
     lines += [_row((reason, hint or "-", ", ".join(names))) for (reason, hint), names in left_out().items()]
     return "\n".join(lines) + "\n"
+
+
+def _summary(function: object) -> str:
+    return " ".join((inspect.getdoc(function) or "").split())
 
 
 def of_the_walk() -> list[str]:
@@ -145,7 +170,7 @@ def _entry(operator: Operator, refused: Sequence[str], tested: Tested) -> tuple[
     function: Any = record.lowering
     return (
         titled(operator),
-        " ".join((inspect.getdoc(function) or "").split()),
+        _summary(function),
         ", ".join(map(str, record.opsets[record.name])),
         ", ".join(attributes(operator)) or "-",
         "; ".join(refused) or "-",
@@ -159,7 +184,7 @@ def _entry(operator: Operator, refused: Sequence[str], tested: Tested) -> tuple[
 def _quantised_entry(operator: Operator, tested: Tested) -> tuple[str, ...]:
     return (
         titled(operator),
-        " ".join((inspect.getdoc(rewritten_operators()[operator]) or "").split()),
+        _summary(rewritten_operators()[operator]),
         ", ".join(attributes(operator)) or "-",
         f"{tested.planned} of {tested.tests}" if tested.tests else "-",
     )
@@ -332,7 +357,9 @@ def left_out() -> dict[tuple[str, str], list[str]]:
     """(reason, way out) -> the operators of ONNX that are refused so, by name."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for operator, history in schemas().items():
-        if lowering_of(operator) or operator in rewritten_operators() or not history or operator[1] == "Constant":
+        if lowering_of(operator) or operator in rewritten_operators() or operator in EXPANDED:
+            continue
+        if not history or operator[1] == "Constant":
             continue
         blocked = refusal(ir.Node(operator[0], operator[1], [], name="n"))
         found[blocked.reason, blocked.hint].append(titled(operator))

@@ -16,6 +16,10 @@ _SHAPES = Refusal(
     "what it makes depends on the data, or is too large to be computed beforehand", "export the model with fixed shapes"
 )
 _ELEMENTS = Refusal("single elements at computed indices: the device looks whole rows up (Gather)", FALLBACK)
+_PLACES = Refusal(
+    "writing at indices that are computed, or at one index twice",
+    f"export the model with constant indices, each of them once; {FALLBACK}",
+)
 _FUSED_BYTES = Refusal(
     "several layers in one quantised operator, which onnxruntime's transformer optimizer writes",
     f"quantise the model as it was exported, before that optimizer fuses its layers; {FALLBACK}",
@@ -44,6 +48,7 @@ _refused(_names("Hardmax"), batch=batch.along_axis, order=order.softmax)(LATER)
 _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
 _refused(_names("GatherElements GatherND"), values=Index(1), folds=SMALL)(_ELEMENTS)
+_refused(_names("Scatter ScatterElements ScatterND"), values=Index(1))(_PLACES)
 _refused(_names("ConstantOfShape"), values=(0,))(_SHAPES)
 _refused(_names("OneHot"), values=(1, 2))(_SHAPES)
 _refused(_names("Range"), values=(0, 1, 2), folds=CHEAP | COUNTS)(_SHAPES)
@@ -104,14 +109,8 @@ for _operators, _reason, _hint in (
         "its work depends on the data",
         f"cut the model before it, and do this on its outputs; {FALLBACK}",
     ),
-    ("Scatter ScatterElements ScatterND", "writing at computed indices is not supported", FALLBACK),
     (
-        "Attention",
-        "attention as one operator is not supported; the MatMul and Softmax that it is made of are",
-        f"export the model with opset 22 or earlier, which writes it so; {FALLBACK}",
-    ),
-    (
-        "LinearAttention RotaryEmbedding TensorScatter",
+        "LinearAttention TensorScatter",
         "attention is not supported: only feed-forward and convolutional nets are",
         FALLBACK,
     ),

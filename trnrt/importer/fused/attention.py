@@ -12,7 +12,7 @@ from math import sqrt
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.fused.writing import Writer
+from trnrt.importer.fused.writing import Writer, uncast
 from trnrt.importer.quantised.forms import Left
 from trnrt.importer.values import attribute, constant_array, input_at
 
@@ -88,7 +88,7 @@ def _check_lengths(writer: Writer, mask: ir.Value, like: ir.Value) -> None:
 
 
 def _floats(writer: Writer, mask: ir.Value) -> ir.Value:
-    return writer.apply("Cast", mask, to=ir.DataType.FLOAT)
+    return writer.apply("Cast", uncast(mask), to=ir.DataType.FLOAT)
 
 
 def _join_past(writer: Writer, past: ir.Value | None, now: ir.Value) -> ir.Value:

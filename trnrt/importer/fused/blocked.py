@@ -12,7 +12,7 @@ place where images enter may decide it; else it is that of onnxruntime on this m
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,7 @@ def write_blocked(writer: Writer, node: ir.Node, blocks: Blocks) -> None:
 
 
 def _write_conv(writer: Writer, node: ir.Node, blocks: Blocks) -> None:
+    """Conv with filters in blocks, plus Z, then the activation."""
     filters = blocks.filters(node)
     if filters is None:
         raise Left(f"filters that are no constant in blocks of {blocks.size}")
@@ -189,6 +190,7 @@ def _first_channels(writer: Writer, value: ir.Value, count: int) -> ir.Value:
 
 
 def _write_pool(writer: Writer, node: ir.Node, blocks: Blocks) -> None:
+    """ONNX's operator of the same name."""
     attributes = {k: v.value for k, v in node.attributes.items()}
     writer.finish(writer.apply(node.op_type, node.inputs[0], name=node.name or "", **attributes))
 
@@ -232,3 +234,8 @@ _WRITES = {
     "ReorderOutput": _leave,
     "Upsample": _write_upsample,
 }
+
+
+def blocked_operators() -> dict[tuple[str, str], Callable[..., None]]:
+    """(domain, name) -> the function that rewrites each operator of blocked tensors."""
+    return {(DOMAIN, name): write for name, write in _WRITES.items()}

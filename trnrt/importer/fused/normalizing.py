@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.fused.writing import Writer
+from trnrt.importer.fused.writing import Writer, uncast
 from trnrt.importer.quantised.forms import Left
 from trnrt.importer.values import attribute, input_at
 
@@ -44,8 +44,8 @@ def _normalise(
 def write_embedding(writer: Writer, node: ir.Node) -> None:
     """LayerNormalization of the sum of word, position and segment embeddings. The second output has the length of each
     row of the mask, the third is the sum."""
-    ids, segments, words, positions, kinds, gamma, beta = node.inputs[:7]
-    mask, places = input_at(node, 7), input_at(node, 8)
+    words, positions, kinds, gamma, beta = node.inputs[2:7]
+    ids, segments, mask, places = (uncast(input_at(node, place)) for place in (0, 1, 7, 8))
     total = writer.apply("Gather", words, ids, axis=0)
     if places is not None:
         at = writer.apply("Gather", positions, places, axis=0)

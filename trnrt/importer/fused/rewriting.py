@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from trnrt.importer.fused import activations, attention, normalizing, products
-from trnrt.importer.fused.blocked import Blocks, is_blocked, write_blocked
+from trnrt.importer.fused.blocked import Blocks, blocked_operators, is_blocked, write_blocked
 from trnrt.importer.fused.writing import Writer, infer_open
 from trnrt.importer.naming import node_text
 from trnrt.importer.quantised.forms import LEFT, Left
@@ -40,6 +40,12 @@ _REWRITES: dict[str, Rewrite] = {
     "SkipSimplifiedLayerNormalization": normalizing.write_skip_layer_norm,
     "TransposeMatMul": products.write_matmul,
 }
+
+
+def fused_operators() -> dict[tuple[str, str], Callable[..., None]]:
+    """(domain, name) -> the function that rewrites each of onnxruntime's operators, by name."""
+    own: dict[tuple[str, str], Callable[..., None]] = {("com.microsoft", name): f for name, f in _REWRITES.items()}
+    return dict(sorted((own | blocked_operators()).items()))
 
 
 def rewrite_fused(model: ir.Model) -> None:

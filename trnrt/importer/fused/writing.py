@@ -16,6 +16,7 @@ from trnrt.importer.values import constant_array, is_used, static_size
 # Elements of the largest constant that onnx's inference gets: shapes and axes are small.
 _SMALL = 64
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+_INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 
 class Writer:
@@ -133,6 +134,17 @@ class Writer:
         if found is None:
             raise Left(f"{what} is not a constant")
         return found
+
+
+def uncast(value: ir.Value | None) -> ir.Value | None:
+    """The integers that a Cast to other integers was given: optimizers write it for indices and masks."""
+    source = None if value is None else value.producer()
+    while source is not None and source.op_type == "Cast" and source.domain == "":
+        before = source.inputs[0]
+        if before is None or before.dtype not in _INTEGERS or source.outputs[0].dtype not in _INTEGERS:
+            break
+        value, source = before, before.producer()
+    return value
 
 
 def infer_open(node: ir.Node, model: ir.Model) -> None:

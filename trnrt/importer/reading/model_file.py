@@ -20,7 +20,7 @@ from trnrt.importer.parameters import find_parameters
 from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.reading import checking, external, signature
 from trnrt.importer.reading.axes import sort_axes
-from trnrt.importer.reading.functions import expand_operators, hide_foreign
+from trnrt.importer.reading.functions import EXPANDED_DOMAIN, define_operators, hide_foreign
 from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
 from trnrt.importer.reading.protos import all_tensors, name_standard_domain
 from trnrt.importer.reading.sniffing import guess
@@ -142,7 +142,8 @@ def _convert_proto(proto: onnx.ModelProto, name: str, where: str, digest: str) -
 
 def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
     signature.forget_maps(proto)
-    model: ir.Model = ir.from_proto(expand_operators(proto))
+    define_operators(proto)
+    model: ir.Model = ir.from_proto(proto)
     # A model of only foreign operators declares no ONNX opset, which nodes inserted by the clean-up need.
     model.opset_imports.setdefault("", min(onnx.defs.onnx_opset_version(), 18))
     _expand_functions(model, where)
@@ -163,6 +164,7 @@ def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
 def _expand_functions(model: ir.Model, where: str) -> None:
     try:
         passes.InlinePass()(model)
+        model.opset_imports.pop(EXPANDED_DOMAIN, None)
     except Exception as error:
         raise ModelFileError(
             f"{where}: the model's functions can't be expanded ({root_cause(error)})",
