@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trnrt.errors import Blocker, InputError, ModelFileError, TrnrtError, UnsupportedModelError
 from trnrt.importer.folding.constants import Folder
 from trnrt.importer.folding.inference import why_unknown
+from trnrt.importer.fused.rewriting import NOTES
 from trnrt.importer.naming import name_nodes, root_cause
 from trnrt.importer.parameters import bind_values, check_values
 from trnrt.importer.quantised.long_sums import split_long_sums
@@ -93,7 +94,7 @@ def _fold_model(imported: ReadModel, given: _Given) -> tuple[ir.Model, Folder, l
     folder = Folder(model, given.symbols, keeps_integers=is_quantised(model.graph))
     if folder.keeps_integers:
         renew_opset_10(model)
-    notes += folder.settle()
+    notes += [*imported.model.meta.get(NOTES, ()), *folder.settle()]
     if folder.keeps_integers:
         notes += rewrite_quantised(model, given.symbols)
         folder.keeps_integers = False

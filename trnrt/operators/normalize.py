@@ -218,7 +218,8 @@ def _add_rows(
 
 
 @_normalization(
-    {"LayerNormalization": (17,), "RMSNormalization": (23,)},
+    # SimplifiedLayerNormalization is onnxruntime's name for RMSNormalization, in ONNX's own domain.
+    {"LayerNormalization": (17,), "RMSNormalization": (23,), "SimplifiedLayerNormalization": (1,)},
     batch=batch.normalize,
     bound=bounds.layer,
     shapes=shapes.broadcast,
@@ -233,7 +234,9 @@ def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
     rows = prod(source.shape[:axis])
     eps = float(attribute(node, "epsilon", 1e-5))
     scale = _column_coefficients(lowering, input_at(node, 1), source.shape[axis:], "Scale")
-    if node.op_type == "RMSNormalization":
+    if node.op_type != "LayerNormalization":
+        if any(map(is_used, node.outputs[1:])):
+            raise Blocked("its second output, the inverse deviation, is used", "export the model again without it")
         _add_rows(lowering, node, source, rows, scale, None, eps=eps, kernel="normalize_rows_rms")
         return
     mean, inverse = [*node.outputs[1:], None, None][:2]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from trnrt.operators import batch, order, shapes
-from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, Declaration, Refusal
+from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, Declaration, Index, Refusal
 from trnrt.planner.lowering.refusals import FALLBACK, LATER, QUANTISED
 
 _INTEGERS = Refusal("arithmetic on integers beyond indices", f"export the model without it; {FALLBACK}")
@@ -16,6 +16,10 @@ _SHAPES = Refusal(
     "what it makes depends on the data, or is too large to be computed beforehand", "export the model with fixed shapes"
 )
 _LOSS = Refusal("a loss, which training needs", "export the model without it: with what the loss reads as an output")
+_PLACES = Refusal(
+    "writing at indices that are computed, or at one index twice",
+    f"export the model with constant indices, each of them once; {FALLBACK}",
+)
 _FUSED_BYTES = Refusal(
     "several layers in one quantised operator, which onnxruntime's transformer optimizer writes",
     f"quantise the model as it was exported, before that optimizer fuses its layers; {FALLBACK}",
@@ -48,6 +52,7 @@ _refused(_names("Shrink"), batch=batch.elementwise, order=order.unary, folds=CHE
 _refused(_names("Hardmax"), batch=batch.along_axis, order=order.softmax)(LATER)
 _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
+_refused(_names("Scatter ScatterElements ScatterND"), values=Index(1))(_PLACES)
 _refused(_names("ConstantOfShape"), values=(0,))(_SHAPES)
 _refused(_names("Range"), values=(0, 1, 2), folds=CHEAP | COUNTS)(_SHAPES)
 _refused(_names("Shape Size"), folds=COUNTS)(_SHAPES)
@@ -107,14 +112,8 @@ for _operators, _reason, _hint in (
         "its work depends on the data, and it isn't the end of a model, which the host computes",
         f"cut the model before it (`trnrt inspect` prints the command), and do this on its outputs; {FALLBACK}",
     ),
-    ("Scatter ScatterElements ScatterND", "writing at computed indices is not supported", FALLBACK),
     (
-        "Attention",
-        "attention as one operator is not supported; the MatMul and Softmax that it is made of are",
-        f"export the model with opset 22 or earlier, which writes it so; {FALLBACK}",
-    ),
-    (
-        "LinearAttention RotaryEmbedding TensorScatter",
+        "LinearAttention TensorScatter",
         "attention is not supported: only feed-forward and convolutional nets are",
         FALLBACK,
     ),

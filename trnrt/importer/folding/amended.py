@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import opset_of, static_shape
 
 Kind = tuple[ir.DataType, tuple[int, ...]]
 
@@ -38,8 +38,19 @@ def _slice_kind(node: ir.Node) -> Kind | None:
     return source.dtype, tuple(sizes)
 
 
+def _normalization_kind(node: ir.Node) -> Kind | None:
+    """onnxruntime writes LayerNormalization before opset 17, and has SimplifiedLayerNormalization in any."""
+    source = node.inputs[0]
+    shape = static_shape(source)
+    if node.op_type == "LayerNormalization" and opset_of(node) >= 17:
+        return None
+    return None if source is None or source.dtype is None or shape is None else (source.dtype, shape)
+
+
 AMENDED: dict[str, Callable[[ir.Node], Kind | None]] = {
     "GreaterOrEqual": _comparison_kind,
+    "LayerNormalization": _normalization_kind,
     "LessOrEqual": _comparison_kind,
+    "SimplifiedLayerNormalization": _normalization_kind,
     "Slice": _slice_kind,
 }

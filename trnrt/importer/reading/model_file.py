@@ -13,12 +13,14 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from trnrt.errors import ModelFileError
+from trnrt.importer.fused.rewriting import rewrite_fused
 from trnrt.importer.model import ImportedModel
 from trnrt.importer.naming import name_nodes, root_cause
 from trnrt.importer.parameters import find_parameters
 from trnrt.importer.quiet import quiet_lock
 from trnrt.importer.reading import checking, external, signature
 from trnrt.importer.reading.axes import sort_axes
+from trnrt.importer.reading.functions import EXPANDED_DOMAIN, define_operators, hide_foreign
 from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
 from trnrt.importer.reading.protos import all_tensors, name_standard_domain
 from trnrt.importer.reading.sniffing import guess
@@ -72,8 +74,9 @@ def _read_proto(data: bytes, folder: Path | None, where: str) -> tuple[onnx.Mode
         checking.sort_nodes(proto, where),
         signature.shape_outputs(proto),
     ]
-    with signature.state_shapes(proto) as all_stated:
-        checking.check_model(data if all(is_as_read) and all_stated else proto.SerializeToString(), where)
+    with signature.state_shapes(proto) as all_stated, hide_foreign(proto) as all_known:
+        is_as_read += [all_stated, all_known]
+        checking.check_model(data if all(is_as_read) else proto.SerializeToString(), where)
     checking.check_graph(proto, where)
     return proto, is_whole
 
@@ -139,6 +142,7 @@ def _convert_proto(proto: onnx.ModelProto, name: str, where: str, digest: str) -
 
 def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
     signature.forget_maps(proto)
+    define_operators(proto)
     model: ir.Model = ir.from_proto(proto)
     # A model of only foreign operators declares no ONNX opset, which nodes inserted by the clean-up need.
     model.opset_imports.setdefault("", min(onnx.defs.onnx_opset_version(), 18))
@@ -151,6 +155,7 @@ def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
     model.ir_version = max(model.ir_version, 4)
     _store_strings_as_tensors(graph)
     checking.settle_tensors(model, where)
+    rewrite_fused(model)
     sort_axes(graph)
     name_nodes(graph)
     return model
@@ -159,6 +164,7 @@ def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:
 def _expand_functions(model: ir.Model, where: str) -> None:
     try:
         passes.InlinePass()(model)
+        model.opset_imports.pop(EXPANDED_DOMAIN, None)
     except Exception as error:
         raise ModelFileError(
             f"{where}: the model's functions can't be expanded ({root_cause(error)})",

@@ -17,12 +17,14 @@ from onnxscript.rewriter.rules import common as rules
 from trnrt.importer.naming import node_text, unique
 from trnrt.importer.rewriting.editing import Editor, maker
 from trnrt.importer.rewriting.einsum import spread_einsums
+from trnrt.importer.rewriting.emptying import drop_empty_parts
 from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
 from trnrt.importer.rewriting.gathering import spread_gathers
 from trnrt.importer.rewriting.halves import swap_halves
 from trnrt.importer.rewriting.older import fill_masks, name_casts, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.scales import fold_scales
+from trnrt.importer.rewriting.scattering import write_scatters
 from trnrt.importer.rewriting.splitting import split_variadic
 from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes, turn_after_norms
 from trnrt.importer.values import is_used, static_shape
@@ -80,6 +82,8 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     name_casts,
     spread_einsums,
     spread_gathers,
+    drop_empty_parts,
+    write_scatters,
     spread_normalizations,
     fold_padding,
     merge_transposes,

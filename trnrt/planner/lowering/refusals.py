@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from trnrt.importer.quantised.forms import LEFT
+from trnrt.importer.reading.functions import EXPANDED
 from trnrt.operators.record import Refusal, records
 from trnrt.planner.lowering.blocked import Blocked
 from trnrt.planner.naming import printable
@@ -20,8 +21,12 @@ QUANTISED = Refusal(
     "model; " + FALLBACK,
 )
 _FUSED = Refusal(
-    "onnxruntime's own operator, from a model that its optimizer or a converter saved",
-    "export the model again, or take the one that it was made from",
+    "onnxruntime's own operator, of a kind or a form that isn't rewritten",
+    "take the model before it was optimised",
+)
+_FUNCTION = Refusal(
+    "onnx can't write it out by other operators, as the type or the rank of an input is not known",
+    f"export the model with known ranks; {FALLBACK}",
 )
 
 
@@ -38,12 +43,15 @@ def _refusal(node: ir.Node) -> Refusal:
     record = records().get((node.domain, node.op_type))
     if record is not None and isinstance(record.lowering, Refusal):
         return record.lowering
+    if (node.domain, node.op_type) in EXPANDED:
+        return _FUNCTION
     if node.domain in ("", "ai.onnx.ml"):
         return LATER
     if node.domain.startswith("ai.onnx.preview.training") or node.domain == "ai.onnx.training":
         return TRAINING
     if node.domain.startswith("com.microsoft"):
-        return _FUSED
+        why = node.meta.get(LEFT)
+        return _FUSED if why is None else Refusal(f"onnxruntime's own operator: {why}", _FUSED.hint)
     return Refusal(
         f"an operator of the domain {printable(node.domain)!r}, which trnrt doesn't know",
         "export the model with ONNX's own operators only",

@@ -1,0 +1,72 @@
+"""Products with more than themselves in one node: FusedConv, FusedGemm, FusedMatMul, and convolutions channels last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+
+from trnrt.importer.fused.activations import activate
+from trnrt.importer.fused.writing import Writer
+from trnrt.importer.quantised.forms import Left
+from trnrt.importer.values import attribute, input_at
+
+_OF_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_OF_GEMM = ("alpha", "beta", "transA", "transB")
+
+
+def _kept(node: ir.Node, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: node.attributes[name].value for name in names if name in node.attributes}
+
+
+def write_conv(writer: Writer, node: ir.Node) -> None:
+    """Conv, plus Z, then the activation."""
+    made = writer.apply("Conv", *node.inputs[:3], name=node.name or "", **_kept(node, _OF_CONV))
+    writer.finish(_end(writer, node, made, input_at(node, 3)))
+
+
+def _end(writer: Writer, node: ir.Node, made: ir.Value, added: ir.Value | None) -> ir.Value:
+    """The result of a convolution, plus another tensor, then the activation."""
+    total = made if added is None else writer.apply("Add", made, added)
+    return activate(writer, total, attribute(node, "activation", ""), attribute(node, "activation_params", ()))
+
+
+def write_conv_channels_last(writer: Writer, node: ir.Node) -> None:
+    """Conv of images whose channels are last, plus Z, then the activation."""
+    image = writer.transpose(node.inputs[0], 0, 3, 1, 2)
+    made = writer.apply("Conv", image, *node.inputs[1:3], name=node.name or "", **_kept(node, _OF_CONV))
+    writer.finish(_end(writer, node, writer.transpose(made, 0, 2, 3, 1), input_at(node, 3)))
+
+
+def write_gemm(writer: Writer, node: ir.Node) -> None:
+    """Gemm, then the activation."""
+    made = writer.apply("Gemm", *node.inputs, name=node.name or "", **_kept(node, _OF_GEMM))
+    numbers = [attribute(node, f"activation_{letter}", None) for letter in ("alpha", "beta", "gamma")]
+    given = [number for number in numbers if number is not None]
+    writer.finish(activate(writer, made, attribute(node, "activation", ""), given))
+
+
+def write_matmul(writer: Writer, node: ir.Node) -> None:
+    """MatMul of two tensors, which may be transposed, times alpha."""
+    first, second = (_turn(writer, node, place, letter) for place, letter in enumerate("AB"))
+    made = writer.apply("MatMul", first, second, name=node.name or "")
+    alpha = float(attribute(node, "alpha", 1.0))
+    writer.finish(made if alpha == 1 else writer.apply("Mul", made, writer.number(alpha, made)))
+
+
+def _turn(writer: Writer, node: ir.Node, place: int, letter: str) -> ir.Value | None:
+    """An input, transposed as the attributes say: ``transBatch`` moves the first axis before the last one, ``trans``
+    swaps the last two."""
+    value = node.inputs[place]
+    turns, moves = (attribute(node, f"{name}{letter}", 0) for name in ("trans", "transBatch"))
+    if not turns and not moves:
+        return value
+    rank = writer.rank(value)
+    if rank < 2:
+        return value
+    if writer.rank(node.inputs[1 - place]) < 2:
+        raise Left("a transposed matrix with a vector, for which onnxruntime doesn't transpose")
+    order = [*range(1, rank - 1), 0, rank - 1] if moves else list(range(rank))
+    if turns:
+        order[-2:] = order[:-3:-1]
+    return writer.transpose(value, *order)
