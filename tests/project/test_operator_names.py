@@ -71,7 +71,7 @@ ALLOWED = {
     "importer/wholes.py": "operators whose results are whole if their operands are",
     "planner/lowering/integers.py": "operators that compute integers exactly in float32",
     "planner/lowering/row_numbers.py": "a fusion: what stands between an input and the Gather that it is an index of",
-    "planner/lowering/walk.py": "operators that only carry integers",
+    "planner/lowering/walk.py": "the host's check of an integer input is listed as a Cast",
     "planner/parts/ends.py": "a pattern: what a detector's end is made of",
     "planner/parts/ways_out.py": "nodes that read a shape, not elements",
     "planner/placing/passes.py": "shapes that a smaller batch rewrites",

@@ -73,7 +73,7 @@ def find_wholes(graph: ir.Graph, most: float | None = None) -> Wholes:
     it, nothing is known of integer inputs."""
     wholes = Wholes()
     for value in graph.inputs:
-        held = _held(value)
+        held = _type_limits(value)
         if most is not None and held is not None:
             checked = most if held.size > _SHORT else held.size + 1
             wholes.limits[value.name or ""] = Limits(max(held.low, -checked), min(held.high, checked))
@@ -88,7 +88,7 @@ def find_wholes(graph: ir.Graph, most: float | None = None) -> Wholes:
     return wholes
 
 
-def _held(value: ir.Value | None) -> Limits | None:
+def _type_limits(value: ir.Value | None) -> Limits | None:
     """The numbers that an integer type holds; None for other types."""
     if value is None or value.dtype is None or not value.dtype.is_integer():
         return None
@@ -98,7 +98,7 @@ def _held(value: ir.Value | None) -> Limits | None:
 
 def _wrap(wholes: Wholes, value: ir.Value, found: Limits) -> Limits:
     """The limits of a result in its type: all of an integer type whose ends the result may leave."""
-    held = _held(value)
+    held = _type_limits(value)
     if held is None or (held.low <= found.low and found.high <= held.high):
         return found
     wholes.wraps[value.name or ""] = found
@@ -196,7 +196,7 @@ def _choose(wholes: Wholes, node: ir.Node) -> Limits | None:
 
 def _clip(wholes: Wholes, node: ir.Node) -> Limits | None:
     found = wholes.limits_of(node.inputs[0])
-    if found is None and _held(node.outputs[0]) is not None:
+    if found is None and _type_limits(node.outputs[0]) is not None:
         found = Limits(-inf, inf)  # an integer, whatever it is made of
     if found is None or "min" in node.attributes or "max" in node.attributes:
         return None
@@ -321,7 +321,7 @@ def _terms(node: ir.Node) -> float:
 
 def _for_integers(derive: Derive) -> Derive:
     """The limits of an operation that makes whole numbers of integers, but not of floats."""
-    return lambda wholes, node: derive(wholes, node) if _held(node.outputs[0]) is not None else None
+    return lambda wholes, node: derive(wholes, node) if _type_limits(node.outputs[0]) is not None else None
 
 
 def _divide(wholes: Wholes, node: ir.Node) -> Limits | None:

@@ -137,7 +137,9 @@ def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
     functions, clip = _functions(node, len(backwards)), float(attribute(node, "clip", 0.0))
     halved = functions == FUNCTIONS[node.op_type] and kind != "rnn" and not clip and input_at(node, 7) is None
     form = Form(kind, hidden, _resets_product(node), bool(attribute(node, "input_forget", 0)), halved)
-    given = {name: lowering.operand_of(view) for name, view in _given(lowering, node, kind, is_first, steps).items()}
+    given = {
+        name: lowering.operand_of(view) for name, view in _given_inputs(lowering, node, kind, is_first, steps).items()
+    }
     arrays, biases = _prepare(lowering, node, form, len(backwards), given)
     made = next(value for value in node.outputs if value.name and is_static(value))
     step = RecurrentStep(
@@ -198,7 +200,7 @@ def _functions(node: ir.Node, directions: int) -> tuple[str, ...]:
     return names[:each]
 
 
-def _given(lowering: Lowering, node: ir.Node, kind: str, is_first: bool, steps: int) -> dict[str, View]:
+def _given_inputs(lowering: Lowering, node: ir.Node, kind: str, is_first: bool, steps: int) -> dict[str, View]:
     """The optional inputs that change something: "h", "c", each (D, N, H), and "lengths" (1, N)."""
     found: dict[str, View] = {}
     for name, position in (("h", 5), ("c", 6 if kind == "lstm" else 99)):
@@ -228,7 +230,7 @@ def _prepare(
     inputs of the model are prepared by the host: they are added to ``given``."""
     arrays: dict[str, Array] = {}
     biases: dict[str, Array] = {}
-    for key, position in _needed(node, form).items():
+    for key, position in _weight_inputs(node, form).items():
         value, held = input_at(node, position), arrays if key in "wr" else biases
         constant = lowering.constant(value)
         for d in range(directions):
@@ -243,7 +245,7 @@ def _prepare(
     return arrays, biases
 
 
-def _needed(node: ir.Node, form: Form) -> dict[str, int]:
+def _weight_inputs(node: ir.Node, form: Form) -> dict[str, int]:
     """The inputs that the kernel's weights come from, by the first letter of their names there."""
     needed = {"w": 1, "r": 2, "b": 3}
     if form.resets_product:

@@ -95,14 +95,14 @@ def write_group_norm(writer: Writer, node: ir.Node) -> None:
     flat = writer.apply("InstanceNormalization", parts, one, zero, name=node.name or "", epsilon=epsilon)
     shape = writer.apply("Shape", inner)
     made = writer.apply("Reshape", flat, shape)
-    scale, shift = (writer.reshape(_as(writer, x, image), 1, channels, 1, 1) for x in (gamma, beta))
+    scale, shift = (writer.reshape(_match_type(writer, x, image), 1, channels, 1, 1) for x in (gamma, beta))
     made = writer.apply("Add", writer.apply("Mul", made, scale), shift)
     if activation:
         made = writer.apply("Mul", made, writer.apply("Sigmoid", made))
     writer.finish(writer.transpose(made, 0, 2, 3, 1) if last else made)
 
 
-def _as(writer: Writer, value: ir.Value | None, like: ir.Value) -> ir.Value:
+def _match_type(writer: Writer, value: ir.Value | None, like: ir.Value) -> ir.Value:
     """A coefficient in the type of the tensor: onnxruntime has them in float32."""
     assert value is not None
     if value.dtype == like.dtype or like.dtype is None:

@@ -15,13 +15,13 @@ _OF_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _OF_GEMM = ("alpha", "beta", "transA", "transB")
 
 
-def _kept(node: ir.Node, names: tuple[str, ...]) -> dict[str, Any]:
+def _copy_attributes(node: ir.Node, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: node.attributes[name].value for name in names if name in node.attributes}
 
 
 def write_conv(writer: Writer, node: ir.Node) -> None:
     """Conv, plus Z, then the activation."""
-    made = writer.apply("Conv", *node.inputs[:3], name=node.name or "", **_kept(node, _OF_CONV))
+    made = writer.apply("Conv", *node.inputs[:3], name=node.name or "", **_copy_attributes(node, _OF_CONV))
     writer.finish(_end(writer, node, made, input_at(node, 3)))
 
 
@@ -34,13 +34,13 @@ def _end(writer: Writer, node: ir.Node, made: ir.Value, added: ir.Value | None) 
 def write_conv_channels_last(writer: Writer, node: ir.Node) -> None:
     """Conv of images whose channels are last, plus Z, then the activation."""
     image = writer.transpose(node.inputs[0], 0, 3, 1, 2)
-    made = writer.apply("Conv", image, *node.inputs[1:3], name=node.name or "", **_kept(node, _OF_CONV))
+    made = writer.apply("Conv", image, *node.inputs[1:3], name=node.name or "", **_copy_attributes(node, _OF_CONV))
     writer.finish(_end(writer, node, writer.transpose(made, 0, 2, 3, 1), input_at(node, 3)))
 
 
 def write_gemm(writer: Writer, node: ir.Node) -> None:
     """Gemm, then the activation."""
-    made = writer.apply("Gemm", *node.inputs, name=node.name or "", **_kept(node, _OF_GEMM))
+    made = writer.apply("Gemm", *node.inputs, name=node.name or "", **_copy_attributes(node, _OF_GEMM))
     numbers = [attribute(node, f"activation_{letter}", None) for letter in ("alpha", "beta", "gamma")]
     given = [number for number in numbers if number is not None]
     writer.finish(activate(writer, made, attribute(node, "activation", ""), given))

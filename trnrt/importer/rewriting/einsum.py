@@ -151,17 +151,17 @@ class _Writer:
         groups = [prod(sizes[label] for label in some) for some in (rows, summed, columns)]
         outer = [sizes[label] for label in shared]
         if summed:
-            one = self._grouped(left, (shared, rows, summed), (*outer, groups[0], groups[1]))
-            other = self._grouped(right, (shared, summed, columns), (*outer, groups[1], groups[2]))
+            one = self._group(left, (shared, rows, summed), (*outer, groups[0], groups[1]))
+            other = self._group(right, (shared, summed, columns), (*outer, groups[1], groups[2]))
             made = self._add("MatMul", [one, other], (*outer, groups[0], groups[2]))
         else:
-            one = self._grouped(left, (shared, rows), (*outer, *(sizes[k] for k in rows), *(1,) * len(columns)))
-            other = self._grouped(right, (shared, columns), (*outer, *(1,) * len(rows), *(sizes[k] for k in columns)))
+            one = self._group(left, (shared, rows), (*outer, *(sizes[k] for k in rows), *(1,) * len(columns)))
+            other = self._group(right, (shared, columns), (*outer, *(1,) * len(rows), *(sizes[k] for k in columns)))
             made = self._add("Mul", [one, other], (*outer, *(sizes[label] for label in (*rows, *columns))))
         labels = (*shared, *rows, *columns)
         return _Operand(self._reshape(made, [sizes[label] for label in labels]), labels)
 
-    def _grouped(self, operand: _Operand, groups: Sequence[Sequence[Label]], shape: Sequence[int]) -> ir.Value:
+    def _group(self, operand: _Operand, groups: Sequence[Sequence[Label]], shape: Sequence[int]) -> ir.Value:
         """The dimensions in the order of the groups, in another shape."""
         ordered = self._order(operand, [label for group in groups for label in group])
         return self._reshape(ordered.value, shape)

@@ -28,13 +28,13 @@ def bound_integers(graph: ir.Graph, dtype: str) -> tuple[float, Wholes]:
     while most >= 2.0**_LEAST:
         for limit in (most, most - 1):
             wholes = find_wholes(graph, limit)
-            if all(is_exact(wholes, value, dtype) for value in _computed(graph)):
+            if all(is_exact(wholes, value, dtype) for value in _integer_results(graph)):
                 return limit, wholes
         most /= 2
     return first, find_wholes(graph, first)
 
 
-def _computed(graph: ir.Graph) -> list[ir.Value]:
+def _integer_results(graph: ir.Graph) -> list[ir.Value]:
     """Results of arithmetic on integers."""
     made = (node.outputs[0] for node in graph if node.domain == "" and node.op_type in ARITHMETIC)
     return [value for value in made if value.dtype is not None and value.dtype.is_integer()]
