@@ -90,7 +90,7 @@ def convolve_whole_images(
         parts = min(src.shape[1], pmax)
         tile_sb = nl.ndarray((parts, blocks, most, src.shape[2], src.shape[3]), dtype=src.dtype, buffer=nl.sbuf)
         x_sb = tile_sb[:, :, 0 : images[1] - images[0]]
-        places = _ordered(images[1] - images[0], dst.shape[2], dst.shape[3], item_bytes(dst.dtype))
+        places = _order_stretches(images[1] - images[0], dst.shape[2], dst.shape[3], item_bytes(dst.dtype))
         if images[0] == 0:
             tiles, bias_sb = _load_first(x_sb, src, w, bias, outputs[0], places[0])
             warm_up(SOON_WARM_UP)
@@ -128,7 +128,7 @@ def _groups(src: nl.NkiTensor, dst: nl.NkiTensor, pooling: Pooling) -> list[Pair
     return groups
 
 
-def _ordered(images: int, rows: int, cols: int, item: int) -> list[Rectangle]:
+def _order_stretches(images: int, rows: int, cols: int, item: int) -> list[Rectangle]:
     """The stretches in the order in which images arrive, the first one with the first rows, and the last one such that
     it is stored soon."""
     found: list[Rectangle] = []

@@ -78,9 +78,9 @@ doesn't say how large they are, it is read with those of onnxruntime on this mac
 model at the level extended if it is to run elsewhere.
 """
 
-_OPTIMISED = """These networks, with random weights, were optimised by onnxruntime 1.32 on a processor with blocks of
-8. Each file that isn't refused runs wholly on kernels, here for one row in float32. The numbers are the largest
-difference from onnxruntime's outputs of the same file, and their largest magnitude; "transformers" is
+_OPTIMISED = """These networks, with random weights, were optimised by onnxruntime 1.32 on a processor with blocks of 8.
+Each file that isn't refused runs wholly on kernels, here for one row in float32. The numbers are the largest difference
+from onnxruntime's outputs of the same file, and their largest magnitude; "transformers" is
 `onnxruntime.transformers.optimizer`.
 
 | network | basic | extended | all | transformers | outputs up to |
