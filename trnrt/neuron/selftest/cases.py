@@ -237,9 +237,7 @@ SMALL: tuple[Small, ...] = (
         (1, 6, 6, 8, 8),
         {"w": (8, 6, 2, 2, 2)},
     ),
-    Small(
-        "pool_volume", "y = MaxPool<kernel_shape = [2,2,2], strides = [2,2,2]>(x)", (1, 8, 4, 6, 6), (1, 8, 2, 3, 3)
-    ),
+    Small("pool_volume", "y = MaxPool<kernel_shape = [2,2,2], strides = [2,2,2]>(x)", (1, 8, 4, 6, 6), (1, 8, 2, 3, 3)),
     Small(
         "max_pool",
         "y = MaxPool<kernel_shape = [3,3], strides = [2,2], pads = [1,1,1,1]>(x)",
