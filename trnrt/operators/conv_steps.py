@@ -408,9 +408,10 @@ def fits_kernel(channels: int, size: tuple[int, int], window: Window, pool: Wind
 
 
 def is_cramped(layer: ConvLayer, images: int, size: tuple[int, int], window: Window) -> bool:
-    """True if conv2d's bands hold so few results that a convolution is better computed by conv3d_streamed."""
+    """True if the input of so few results fits a band of conv2d that conv3d_streamed computes a convolution better."""
     if layer.groups > 1:
         return False
+    results = images * prod(size)
     shape, pooling = ConvShape(layer.channels, size, **window.options), make_pooling("max", NO_POOL)
-    band = conv_room.band_steps(images, *size, shape, pooling, (1, 1, 0), 0)
-    return prod(band) < min(_LEAST_BAND, images * prod(size))
+    band = conv_room.band_steps(images, *size, shape, pooling, (1, 1, 0), band_bytes=4 * results)
+    return prod(band) < min(_LEAST_BAND, results)
