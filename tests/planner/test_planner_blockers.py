@@ -57,9 +57,8 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
         "Gemm", f"rows of {linear.MAX_FEATURES + 1} features", "",
     ),
     "indices of a pool": (
-        "(float[N,2,4,4] x) => (float[n,2,2,2] y, int64[n,2,2,2] i) {"
-        " y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }",
-        (2, 2, 4, 4), {}, "MaxPool", "the Indices output is used", "without return_indices",
+        "(float[N,2,9,9] x) => (float[n,2,a,b] y, int64[n,2,a,b] i) { y, i = MaxPool<kernel_shape=[9,9]>(x) }",
+        (2, 2, 9, 9), {}, "MaxPool", "windows of up to 64 elements", "without return_indices",
     ),
     "pool of volumes": (
         "(float[N,2,4,4,4] x) => (float[n,2,a,b,c] y) { y = MaxPool<kernel_shape=[2,2,2]>(x) }", (2, 2, 4, 4, 4), {},

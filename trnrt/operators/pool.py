@@ -9,6 +9,7 @@ from math import prod
 import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import Span, pool_spans
+from trnrt.importer.rewriting import pool_indices
 from trnrt.importer.values import is_used
 from trnrt.kernels import pool2d
 from trnrt.operators import batch, order, shapes
@@ -93,7 +94,11 @@ def read_pool(lowering: Lowering, node: ir.Node) -> Window:
         what = "over volumes (3-D)" if dimensions == 3 else f"over {dimensions} dimensions"
         raise Blocked(f"{node.op_type} {what}", "images (N, C, H, W) and rows (N, C, W) are supported")
     if any(map(is_used, node.outputs[1:])):
-        raise Blocked("the Indices output is used", "export the model without return_indices")
+        raise Blocked(
+            f"the Indices output is used, which needs opset {pool_indices.SINCE}, float32 or float16 images, windows of"
+            f" up to {pool_indices.MOST_TAPS} elements, and at most {pool_indices.MOST_ELEMENTS} in all windows",
+            "export the model without return_indices, or for smaller images and windows",
+        )
     kernel = tuple(int(k) for k in attribute(node, "kernel_shape", ()))
     if len(kernel) != dimensions:
         raise Blocked(f"kernel_shape={list(kernel)}: {dimensions} numbers are expected")

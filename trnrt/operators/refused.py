@@ -20,6 +20,11 @@ _FUSED_BYTES = Refusal(
     "several layers in one quantised operator, which onnxruntime's transformer optimizer writes",
     f"quantise the model as it was exported, before that optimizer fuses its layers; {FALLBACK}",
 )
+_UNPOOLED = Refusal(
+    "only the indices of a MaxPool of this model are supported, of windows as large as their strides and without "
+    "padding, for a result of that MaxPool's input shape",
+    f"give both nodes such windows, and the MaxUnpool that output_shape; {FALLBACK}",
+)
 _TREES = Refusal("trees and other classical models are not supported: only scalers and neural nets are", FALLBACK)
 
 # Most have no rule for the batch, no Transpose moves past them, and they are never folded.
@@ -43,6 +48,7 @@ _refused(_names("CumSum Trilu"), values=(1,), folds=SMALL)(LATER)
 _refused(_names("Hardmax"), batch=batch.along_axis, order=order.softmax)(LATER)
 _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
+_refused(_names("MaxUnpool"), values=(2,))(_UNPOOLED)
 _refused(_names("GatherElements GatherND"), values=Index(1), folds=SMALL)(_ELEMENTS)
 _refused(_names("ConstantOfShape"), values=(0,))(_SHAPES)
 _refused(_names("OneHot"), values=(1, 2))(_SHAPES)

@@ -20,6 +20,7 @@ from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
 from trnrt.importer.rewriting.halves import swap_halves
 from trnrt.importer.rewriting.older import fill_masks, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
+from trnrt.importer.rewriting.pool_indices import write_indices
 from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.splitting import split_variadic
 from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes, turn_after_norms
@@ -75,6 +76,7 @@ _TABLE: tuple[_Rewrite, ...] = (
 
 _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     fill_masks,
+    write_indices,
     spread_normalizations,
     fold_padding,
     merge_transposes,
