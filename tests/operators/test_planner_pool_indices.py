@@ -144,14 +144,14 @@ def test_a_network_that_pools_and_unpools_twice() -> None:
         (
             """y, i = MaxPool<kernel_shape=[3,3], strides=[2,2]>(x)
             z = MaxUnpool<kernel_shape=[3,3], strides=[2,2]>(y, i)""",
-            "only the indices of a MaxPool of this model",
+            "only a MaxPool's own indices",
         ),
         # Numbers that go down the columns: MaxUnpool takes them for others.
         (
             """y, i = MaxPool<kernel_shape=[2,2], strides=[2,2], storage_order=1>(x)
             s = Constant<value_ints=[1,2,9,11]>()
             z = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(y, i, s)""",
-            "only the indices of a MaxPool of this model",
+            "only a MaxPool's own indices",
         ),
         ("y, i = MaxPool<kernel_shape=[9,9]>(x) z = Cast<to=1>(i)", "windows of up to 64 elements"),
     ],

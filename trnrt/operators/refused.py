@@ -21,9 +21,13 @@ _FUSED_BYTES = Refusal(
     f"quantise the model as it was exported, before that optimizer fuses its layers; {FALLBACK}",
 )
 _UNPOOLED = Refusal(
-    "only the indices of a MaxPool of this model are supported, of windows as large as their strides and without "
-    "padding, for a result of that MaxPool's input shape",
+    "only a MaxPool's own indices are supported, of windows as large as their strides, without padding, for a result "
+    "of its input's shape",
     f"give both nodes such windows, and the MaxUnpool that output_shape; {FALLBACK}",
+)
+_GRID = Refusal(
+    "a size that isn't constant, or an affine transformation that isn't float32",
+    "export the model in float32 and with fixed shapes",
 )
 _TREES = Refusal("trees and other classical models are not supported: only scalers and neural nets are", FALLBACK)
 
@@ -48,6 +52,7 @@ _refused(_names("CumSum Trilu"), values=(1,), folds=SMALL)(LATER)
 _refused(_names("Hardmax"), batch=batch.along_axis, order=order.softmax)(LATER)
 _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
+_refused(_names("AffineGrid"), values=(1,))(_GRID)
 _refused(_names("MaxUnpool"), values=(2,))(_UNPOOLED)
 _refused(_names("GatherElements GatherND"), values=Index(1), folds=SMALL)(_ELEMENTS)
 _refused(_names("ConstantOfShape"), values=(0,))(_SHAPES)

@@ -17,6 +17,7 @@ from onnxscript.rewriter.rules import common as rules
 from trnrt.importer.naming import node_text, unique
 from trnrt.importer.rewriting.editing import Editor, maker
 from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
+from trnrt.importer.rewriting.grids import write_affine_grids
 from trnrt.importer.rewriting.halves import swap_halves
 from trnrt.importer.rewriting.older import fill_masks, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
@@ -77,6 +78,7 @@ _TABLE: tuple[_Rewrite, ...] = (
 _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     fill_masks,
     write_indices,
+    write_affine_grids,
     spread_normalizations,
     fold_padding,
     merge_transposes,
