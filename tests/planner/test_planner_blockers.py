@@ -57,18 +57,16 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
         "Gemm", f"rows of {linear.MAX_FEATURES + 1} features", "",
     ),
     "indices of a pool": (
-        "(float[N,2,4,4] x) => (float[n,2,2,2] y, int64[n,2,2,2] i) {"
-        " y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }",
-        (2, 2, 4, 4), {}, "MaxPool", "the Indices output is used", "without return_indices",
+        "(float[N,2,9,9] x) => (float[n,2,a,b] y, int64[n,2,a,b] i) { y, i = MaxPool<kernel_shape=[9,9]>(x) }",
+        (2, 2, 9, 9), {}, "MaxPool", "windows of up to 64 elements", "without return_indices",
     ),
     "pool of four dimensions": (
         "(float[N,2,3,3,3,3] x) => (float[n,2,a,b,c,d] y) { y = MaxPool<kernel_shape=[2,2,2,2]>(x) }",
         (2, 2, 3, 3, 3, 3), {}, "MaxPool", "MaxPool over 4 dimensions", "volumes (N, C, D, H, W) are supported",
     ),
     "indices of a pool of volumes": (
-        "(float[N,2,4,4,4] x) => (float[n,2,2,2,2] y, int64[n,2,2,2,2] i) {"
-        " y, i = MaxPool<kernel_shape=[2,2,2], strides=[2,2,2]>(x) }",
-        (2, 2, 4, 4, 4), {}, "MaxPool", "the Indices output is used", "without return_indices",
+        "(float[N,2,6,6,6] x) => (float[n,2,2,2,2] y, int64[n,2,2,2,2] i) { y, i = MaxPool<kernel_shape=[5,5,5]>(x) }",
+        (2, 2, 6, 6, 6), {}, "MaxPool", "the Indices output is used", "without return_indices",
     ),
     "conv of four dimensions": (
         "(float[N,2,3,3,3,3] x) => (float[n,3,a,b,c,d] y) { y = Conv(x, w) }", (2, 2, 3, 3, 3, 3),
@@ -83,9 +81,10 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
         {"w": drawn(1, 1, 3, 3)}, "ConvTranspose",
         "what a kernel of (3, 3) with dilation (120, 120) over 1 channels sees for one result", "a smaller kernel",
     ),
-    "cubic": (
-        '(float[N,2,4,4] x) => (float[n,2,h,k] y) { y = Resize<mode="cubic">(x, , s) }',
-        (1, 2, 4, 4), {"s": np.array([1, 1, 2, 2], np.float32)}, "Resize", "mode=cubic", "linear",
+    "coordinates": (
+        '(float[N,2,4,4] x) => (float[n,2,h,k] y) { y = Resize<coordinate_transformation_mode="odd">(x, , s) }',
+        (1, 2, 4, 4), {"s": np.array([1, 1, 2, 2], np.float32)}, "Resize", "coordinate_transformation_mode=odd",
+        "align_corners",
     ),
     "large conv": (
         "(float[N,1,2,12000] x) => (float[n,1,h,k] y) { y = Conv<dilations=[1,11000]>(x, w) }", (1, 1, 2, 12000),
@@ -130,7 +129,7 @@ def test_blocker(name: str) -> None:
 def test_all_of_them_at_once() -> None:
     """One model, many reasons: each node to blame is listed, in order, and those that only follow are not."""
     graph = """(float[N,2,6,6] x, double[N,4] d) => (float[a,b] y, int64[n,e] where, double[n,4] s, float[n,e] z) {
-        [up] c = Resize<mode="cubic">(x, , scales)
+        [up] c = Resize<coordinate_transformation_mode="odd">(x, , scales)
         [act] r = Hardmax(c)
         [pool] p = MaxPool<kernel_shape=[2,2]>(r)
         [flat] f = Flatten(p)

@@ -41,8 +41,8 @@ def blockers(text: str, opset: int = 18, **domains: int) -> list[Blocker]:
         ("g (float[2,4] x) => (float[2,4] y) <int64 k = {0}> { s = SplitToSequence(x)  y = SequenceAt(s, k) }",
          "SplitToSequence", "sequences", "Split"),
         ("g (float[3,2,4] x, float[1,8,4] w, float[1,8,2] r) => (float[3,1,2,2] y) "
-         "{ y = LSTM<hidden_size=2>(x, w, r) }",
-         "LSTM", "recurrent", "--fallback"),
+         '{ y = LSTM<hidden_size=2, activations=["Elu","Tanh","Tanh"]>(x, w, r) }',
+         "LSTM", "the activation 'elu'", "relu, sigmoid, tanh"),
         ("g (float[2,4] x) => (float[2,4] y) { y = RandomUniformLike(x) }", "RandomUniformLike", "random", "inference"),
         ("g (float[2,4] x) => (int64[2,n] y) { y = NonZero(x) }", "NonZero", "depends on the data", "cut the model"),
         ("g (float[2,4] x) => (float[2,4] y) { y = ai.mine.Secret(x) }",

@@ -111,6 +111,13 @@ def by_matrix(_node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batc
     return batch.move_to(shape, batch.axis)
 
 
+def sample(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    """GridSample: each image has a grid of its own."""
+    if any(batch is not None and batch.axis for batch in sources):
+        raise Mixes("the batch is not dimension 0")
+    return elementwise(node, sources, shape)
+
+
 def concat(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     present = [batch for batch in sources if batch is not None]
     axis = node.attributes.get_int("axis", 1) % len(shape)

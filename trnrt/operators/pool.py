@@ -8,6 +8,7 @@ from math import prod
 import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import Span, pool_spans
+from trnrt.importer.rewriting import pool_indices
 from trnrt.importer.values import is_used
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
@@ -43,7 +44,11 @@ def read_pool(lowering: Lowering, node: ir.Node) -> Window:
 
 def _check_outputs(node: ir.Node) -> None:
     if any(map(is_used, node.outputs[1:])):
-        raise Blocked("the Indices output is used", "export the model without return_indices")
+        raise Blocked(
+            f"the Indices output is used, which needs opset {pool_indices.SINCE}, float32 or float16 images, windows of"
+            f" up to {pool_indices.MOST_TAPS} elements, and at most {pool_indices.MOST_ELEMENTS} in all windows",
+            "export the model without return_indices, or for smaller images and windows",
+        )
 
 
 def _window(node: ir.Node, sizes: tuple[int, ...]) -> tuple[Window, Pair]:
