@@ -1,4 +1,4 @@
-"""Ways out for a model that is refused: where to cut it so that all that is left runs, and what a fallback would cost.
+"""Ways out for a model that is refused: where to cut it so that the rest runs, and what a fallback would cost.
 
 Both are tried before they are recommended: the model that a cut leaves is planned, and so are the fallback's parts.
 """
