@@ -35,6 +35,23 @@ def test_the_printed_commands_work(refused: Path) -> None:
     assert ways["fallback"]["on_cpu"] == 1 and ways["fallback"]["crossings_us"] > 0
 
 
+def test_printed_commands_take_no_name_for_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = modelled(REFUSED, {})
+    model.graph.node[0].output[0] = model.graph.node[1].input[0] = "-o"
+    onnx.save(model, "-m.onnx")
+    commands = [line for line in trnrt("inspect", "--", "-m.onnx").out.splitlines() if line.startswith("  trnrt ")]
+    assert len(commands) == 2
+    for command in commands:
+        assert trnrt(*shlex.split(command)[1:]).code == 0
+    assert [output.name for output in onnx.load("-m_cut.onnx").graph.output] == ["-o"]
+
+
+def test_inputs_and_constants_are_no_outputs(refused: Path, tmp_path: Path) -> None:
+    wrong = trnrt("cut", refused, "--outputs", "x", "-o", tmp_path / "out.onnx")
+    assert wrong.code == 2 and "no computed tensor is called 'x'" in wrong.err
+
+
 def test_cut_says_what_it_wrote(refused: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     document = trnrt("cut", refused, "--outputs", "a", "--outputs", "b", "-o", out, "--json").document
@@ -46,7 +63,7 @@ def test_cut_says_what_it_wrote(refused: Path, tmp_path: Path) -> None:
 
 def test_mistakes(refused: Path, tmp_path: Path) -> None:
     wrong = trnrt("cut", refused, "--outputs", "aa", "-o", tmp_path / "out.onnx")
-    assert wrong.code == 2 and "no tensor is called 'aa'" in wrong.err and "did you mean 'a'?" in wrong.err
+    assert wrong.code == 2 and "no computed tensor is called 'aa'" in wrong.err and "did you mean 'a'?" in wrong.err
     assert not (tmp_path / "out.onnx").exists()
     before = refused.read_bytes()
     same = trnrt("cut", refused, "--outputs", "a", "-o", refused)

@@ -130,3 +130,14 @@ def test_empty_parts_are_dropped() -> None:
     proto = onnx.parser.parse_model(text)
     proto.graph.initializer.append(numpy_helper.from_array(np.array([6, 0]), "sizes"))
     assert ops(checked(proto)) == ["Neg", "Abs"]
+
+
+def test_a_split_without_a_name_for_a_part_stays() -> None:
+    """The part has elements, though nothing names it: the others aren't all of the source."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,5] x) => (float[1,2] y)
+        { a, b, c = Split<axis=1>(x, sizes) y = Exp(a) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([2, 3, 0]), "sizes"))
+    proto.graph.node[0].output[1] = ""
+    view = import_model(proto.SerializeToString()).bind({"x": (1, 5)})
+    assert [node.op_type for node in view.model.graph] == ["Split", "Exp"]

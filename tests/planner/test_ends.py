@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -9,12 +11,15 @@ from dividing import placed
 from planning import Array, drawn, modelled, onnxruntimes
 
 import trnrt
-from trnrt.errors import UnsupportedModelError
+from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.importer import import_model
 from trnrt.planner import PlanOptions
 from trnrt.planner.parts.ends import ARRANGING, CHOOSING
 from trnrt.planner.parts.partition import fallback_notes
 from trnrt.planner.parts.ways_out import cut_model, fallback_cost, find_cut
+from trnrt.predict.job import Request, prepare
+from trnrt.predict.part import make_part
+from trnrt.predict.source import Asked
 
 RNG = np.random.default_rng(0)
 DETECTOR: dict[str, Array] = {
@@ -117,6 +122,37 @@ def test_another_blocker_refuses_the_model() -> None:
 
 def test_every_operator_of_an_end_is_onnxs() -> None:
     assert all(onnx.defs.has(name) for name in ARRANGING) and CHOOSING <= ARRANGING
+
+
+KEPT = modelled(
+    """(float[1,3] x) => (float[1,k] y) { a = Relu(x)  b = Cast<to=9>(a)  c = Squeeze(b, zero)
+    y = Compress<axis=1>(a, c) }""",
+    {"zero": np.array([0])},
+)
+"""Keeps the numbers above 0 of a row: how many depends on the row."""
+
+
+def test_rows_of_different_shapes_are_not_joined() -> None:
+    session = trnrt.InferenceSession(KEPT.SerializeToString(), cache=False)
+    with pytest.raises(OptionError, match=r"an output has the shape \(1, 3\) for some rows and \(1, 1\) for others"):
+        session.run(None, {"x": np.array([[1, 2, 3], [0, 1, 0]], np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("second", "shape"), [([0, 1, 0], r"\(1,\), and of \(3,\)"), ([0, 0, 0], r"\(0,\), and of \(3,\)")]
+)
+def test_batch_prediction_refuses_rows_of_different_shapes(tmp_path: Path, second: list[int], shape: str) -> None:
+    onnx.save(KEPT, tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.array([[1, 2, 3], second], np.float32))
+    (tmp_path / "out").mkdir()
+    asked = Asked((str(tmp_path / "x.npy"),))
+    opened = prepare(Request(str(tmp_path / "m.onnx"), str(tmp_path / "out"), asked, rows_per_part=1, cache=False))
+    make_part(opened, 0, tmp_path / "out")
+    with pytest.raises(
+        OptionError, match=f"output 'y' has rows of the shape {shape}: batch prediction needs rows of one"
+    ):
+        make_part(opened, 1, tmp_path / "out")
+    opened.close()
 
 
 # ---- ways out

@@ -182,15 +182,26 @@ def ways_out_lines(path: Path, cut: Cut | None, cost: FallbackCost | None) -> li
     """The commands that avoid a refusal, with what each keeps or costs. No cut at tensors whose names aren't ASCII."""
     lines = []
     if cut is not None and all(name.isprintable() and name.isascii() for name in cut.outputs):
-        out = shlex.quote(str(path.with_name(f"{path.stem}_cut.onnx")))
-        names = " ".join(shlex.quote(name) for name in cut.outputs)
-        lines.append(f"  trnrt cut {shlex.quote(str(path))} --outputs {names} -o {out}")
+        out = _path_argument(path.with_name(f"{path.stem}_cut.onnx"))
+        lines.append(f"  trnrt cut {_path_argument(path)} {_outputs_argument(cut.outputs)} -o {out}")
         lines.append(f"    keeps {cut.kept:,} of {count_text(cut.nodes, 'node')}, all on the NeuronCore")
     if cost is not None:
-        lines.append(f"  trnrt inspect {shlex.quote(str(path))} --fallback onnxruntime")
+        lines.append(f"  trnrt inspect {_path_argument(path)} --fallback onnxruntime")
         trips = f"round trips of {cost.crossings_us:,.1f} us, and the CPU's own time"
         lines.append(f"    {cost.on_cpu:,} of {count_text(cost.nodes, 'node')} on the CPU: {trips}")
     return lines
+
+
+def _path_argument(path: Path) -> str:
+    """A path as the shell takes it, and not as an option."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+
+
+def _outputs_argument(names: Sequence[str]) -> str:
+    """``--outputs`` with these names; one with each if a name looks like an option."""
+    if any(name.startswith("-") for name in names):
+        return " ".join(f"--outputs={shlex.quote(name)}" for name in names)
+    return " ".join(["--outputs", *map(shlex.quote, names)])
 
 
 def _known_nodes(session: InferenceSession, error: UnsupportedModelError) -> list[NodeReport]:

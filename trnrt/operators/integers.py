@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from trnrt.operators.programs import Program, Register
-from trnrt.planner.lowering.integers import EXACT, is_exact, wrapping
+from trnrt.planner.lowering.integers import EXACT, is_exact, limits_before_wrapping
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering
 
 
@@ -24,7 +24,7 @@ def check_integers(lowering: Lowering, value: ir.Value) -> None:
     hint = f"{lowering.dtype} is exact for those up to {most:.0f}: cast to a float before it, or limit them (Clip)"
     if found is None:
         raise Blocked("integers of unknown size", hint)
-    if wrapping(lowering.wholes, value) is not None:
+    if limits_before_wrapping(lowering.wholes, value) is not None:
         raise Blocked(f"integers that may wrap around in {value.dtype.name.lower() if value.dtype else '?'}", hint)
     raise Blocked(f"integers of up to {found.size:.0f}", hint)
 
@@ -41,7 +41,7 @@ def finish_integers(lowering: Lowering, node: ir.Node, program: Program, value: 
     check_integers(lowering, made)
     if node.op_type == "Div":
         value = truncate(program, value)
-    if wrapping(lowering.wholes, made) is None or made.dtype is None:
+    if limits_before_wrapping(lowering.wholes, made) is None or made.dtype is None:
         return
     count = 2.0**made.dtype.bitwidth
     lowest = -count / 2 if made.dtype.is_signed() else 0.0

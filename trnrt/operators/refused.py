@@ -120,12 +120,12 @@ for _operators, _reason, _hint in (
     ("ImageDecoder", "images in a compressed form", "decode the image before the model"),
     (
         "Compress MaxRoiPool NonMaxSuppression NonZero RoiAlign Unique",
-        "its work depends on the data, and it isn't the end of a model, which the host computes",
+        "its work depends on the data; the host computes it at the end of a model",
         f"cut the model before it (`trnrt inspect` prints the command), and do this on its outputs; {FALLBACK}",
     ),
     (
         "LinearAttention TensorScatter",
-        "attention is not supported: only feed-forward and convolutional nets are",
+        "a decoder's attention, with a state from step to step: attention over whole sequences is supported",
         FALLBACK,
     ),
 ):

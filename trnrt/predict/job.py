@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -118,6 +118,8 @@ class Opened:
     session: InferenceSession
     source: Source
     step: int
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The shapes of the outputs' rows, of the outputs that have been computed."""
 
     @property
     def block(self) -> int:
@@ -150,7 +152,7 @@ class Opened:
     def run(self, feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
         """The outputs of ``rows`` rows, run in whole batches: the last one is filled with copies of its last row.
 
-        Raises the session's errors, and OptionError for an output without an entry for each row.
+        Raises the session's errors, and OptionError for an output without an entry for each row, or with other shapes.
         """
         whole = -(-rows // self.job.batch) * self.job.batch
         found = self.session.run(None, {name: pad_rows(array, whole) for name, array in feeds.items()})
@@ -162,7 +164,18 @@ class Opened:
                     "prediction needs one answer for each row",
                     hint="run it with trnrt run",
                 )
+            self._check_shape(name, output.shape[1:])
         return {name: output[:rows] for name, output in outputs.items()}
+
+    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """OptionError for rows of an output that don't fit a table: all need the same shape, and an element."""
+        first = self.shapes.setdefault(name, shape)
+        if shape != first or 0 in shape:
+            raise OptionError(
+                f"output {quote(name)} has rows of the shape {shape}{'' if shape == first else f', and of {first}'}: "
+                "batch prediction needs rows of one shape that isn't empty",
+                hint="run it with trnrt run, a batch at a time",
+            )
 
     def zeros(self, rows: int) -> dict[str, Array]:
         """Rows of zeros, or of empty texts."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trnrt.errors import OptionError
 from trnrt.importer import ImportedModel
 from trnrt.inputs.drawing import Array
 from trnrt.running.buckets import Slice
@@ -38,11 +39,18 @@ def join_slices(slices: Sequence[Slice], outputs: Sequence[Mapping[str, Any]]) -
 
 
 def join_rows(parts: Sequence[Any]) -> Any:
-    """Join an output's rows of several slices; a list has one item per row."""
+    """Join an output's rows of several slices; a list has one item per row. OptionError if rows differ in shape."""
     if len(parts) == 1:
         return parts[0]  # it may be a scalar
     if isinstance(parts[0], list):
         return [item for part in parts for item in part]
+    different = next((part.shape for part in parts if part.shape[1:] != parts[0].shape[1:]), None)
+    if different is not None:  # no InputError, which would say that a row is bad
+        raise OptionError(
+            f"an output has the shape {parts[0].shape} for some rows and {different} for others: "
+            "they don't make one array",
+            hint="the shape depends on the data: run the rows in batches of the model's own size",
+        )
     return np.concatenate(parts)
 
 

@@ -125,7 +125,7 @@ def write_attention(writer: Writer, node: ir.Node) -> None:
         rows = rows if shift is None else writer.apply("Add", rows, shift)
         parts.append(writer.transpose(writer.reshape(rows, 0, 0, heads, size // heads), 0, 2, 1, 3))
     query, key, value = parts
-    olds = [None, None] if past is None else [_half(writer, past, k) for k in (0, 1)]
+    olds = [None, None] if past is None else [_take_half(writer, past, k) for k in (0, 1)]
     key, value = _join_past(writer, olds[0], key), _join_past(writer, olds[1], value)
     terms = [] if mask is None else [_mask(writer, node, mask, query, key)]
     terms += [] if added is None else [added]
@@ -138,8 +138,8 @@ def write_attention(writer: Writer, node: ir.Node) -> None:
     writer.finish(_attend(writer, group, node.name or "")[0], present)
 
 
-def _half(writer: Writer, past: ir.Value, place: int) -> ir.Value:
-    """The keys or the values of (2, B, N, P, h)."""
+def _take_half(writer: Writer, past: ir.Value, place: int) -> ir.Value:
+    """The keys (``place`` 0) or the values (1) of ``past``, (2, B, N, P, h), as (B, N, P, h)."""
     return writer.apply("Gather", past, np.array(place, np.int64), axis=0)
 
 
@@ -150,7 +150,7 @@ def write_multi_head_attention(writer: Writer, node: ir.Node) -> None:
     """Attention of queries, keys and values that are projected already, apart or packed."""
     _refuse(node, (), (8, 9))
     heads = attribute(node, "num_heads", 0)
-    parts, width = _apart(writer, node, heads)
+    parts, width = _separate_heads(writer, node, heads)
     if input_at(node, 3) is not None:
         parts = _shift(writer, node, parts, heads)
     query, key, value = parts
@@ -165,7 +165,7 @@ def write_multi_head_attention(writer: Writer, node: ir.Node) -> None:
     writer.finish(made, key, value)
 
 
-def _apart(writer: Writer, node: ir.Node, heads: int) -> tuple[list[ir.Value], int]:
+def _separate_heads(writer: Writer, node: ir.Node, heads: int) -> tuple[list[ir.Value], int]:
     """Queries, keys and values as (B, N, S, h), and the width of the result."""
     query, key, value = (input_at(node, place) for place in range(3))
     assert query is not None

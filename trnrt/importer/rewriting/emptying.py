@@ -40,6 +40,8 @@ def _remove_split(editor: Editor, node: ir.Node) -> str | None:
     source = node.inputs[0]
     if len(full) != 1 or not others or source is None or any(map(is_used, others)) or full[0].is_graph_output():
         return None
+    if static_size(full[0]) is None or static_size(full[0]) != static_size(source):  # a part that is left out has some
+        return None
     note = f"{node_text(node)} removed, as one part has all elements"
     full[0].replace_all_uses_with(source)
     editor.remove(node)

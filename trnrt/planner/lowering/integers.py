@@ -49,7 +49,7 @@ def is_exact(wholes: Wholes, value: ir.Value, dtype: str) -> bool:
     return (wrapped or found).size <= EXACT[dtype] and (wrapped is None or short)
 
 
-def wrapping(wholes: Wholes, value: ir.Value) -> Limits | None:
+def limits_before_wrapping(wholes: Wholes, value: ir.Value) -> Limits | None:
     """The limits of a result before it wraps around; None if its type holds it."""
     return wholes.wraps.get(value.name or "")
 

@@ -1,4 +1,4 @@
-"""Ways out for a model that is refused: where to cut it so that all that is left runs, and what a fallback would cost.
+"""Ways out for a model that is refused: where to cut it so that the rest runs, and what a fallback would cost.
 
 Both are tried before they are recommended: the model that a cut leaves is planned, and so are the fallback's parts.
 """
@@ -59,7 +59,7 @@ def cut_model(model: ImportedModel, names: Sequence[str]) -> tuple[ImportedModel
     made = {value_name(value): value for node in flow.nodes for value in node.outputs if value.name}
     for name in names:
         if name not in made:
-            raise unknown("--outputs", "tensor", name, [*made])
+            raise unknown("--outputs", "computed tensor", name, [*made])
     outputs = [made[name] for name in dict.fromkeys(names)]
     needed = set(flow.inputs_of(_nodes_before(flow, outputs)))
     part = cut(whole, model.name, [value for value in whole.graph.inputs if value in needed], outputs)
