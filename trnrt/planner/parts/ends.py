@@ -12,14 +12,15 @@ import onnx_ir as ir
 from trnrt.planner.lowering.walk import node_name
 from trnrt.planner.parts.levels import Flow
 
-CHOOSING = frozenset({"Compress", "NonMaxSuppression", "NonZero", "RoiAlign", "Unique"})
+CHOOSING = frozenset({"Compress", "MaxRoiPool", "NonMaxSuppression", "NonZero", "RoiAlign", "Unique"})
 """Operators that begin an end: how much they make, or what they read, depends on the data."""
 
 _ARRANGING = """
-    Abs Add And ArgMax ArgMin Cast Ceil Clip Compress Concat ConstantOfShape CumSum Div Equal Exp Expand Flatten Floor
-    Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Log Max Min Mod Mul Neg Not
-    NonMaxSuppression NonZero Or Pow Range ReduceMax ReduceMin ReduceSum Reshape RoiAlign Round ScatterElements
-    ScatterND Shape Sigmoid Size Slice Softmax Split Sqrt Squeeze Sub Tile TopK Transpose Unique Unsqueeze Where Xor
+    Abs Add And ArgMax ArgMin Cast Ceil Clip Compress Concat ConstantOfShape CumSum Div Equal Exp Expand Flatten
+    Floor Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Log Max MaxRoiPool Min Mod
+    Mul Neg Not NonMaxSuppression NonZero Or Pow Range ReduceMax ReduceMin ReduceSum Reshape RoiAlign Round
+    ScatterElements ScatterND Shape Sigmoid Size Slice Softmax Split Sqrt Squeeze Sub Tile TopK Transpose Unique
+    Unsqueeze Where Xor
 """
 ARRANGING = frozenset(_ARRANGING.split())
 """Operators that may follow: they select, order, scale and convert. None has weights."""
