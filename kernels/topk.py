@@ -34,28 +34,54 @@ def topk(
 
     numpy: indices = argsort(-src if largest else src, axis=1, kind="stable")[:, :k]; src at these places
     """
-    rows, columns = src.shape
-    found = ceil_div(k, SEARCH_MIN) * SEARCH_MIN
+    found = _check_topk(src.shape[1], k)
+    for r0 in range(0, src.shape[0], nl.tile_size.pmax):
+        r1 = min(src.shape[0], r0 + nl.tile_size.pmax)
+        best_sb, places_sb = _search_rows(src[r0:r1], found, largest)
+        if indices is not None:
+            nisa.dma_copy(dst=indices[r0:r1], src=places_sb[:, 0:k])
+        if values is not None:
+            y_sb = nl.ndarray((r1 - r0, k), dtype=values.dtype, buffer=nl.sbuf)
+            nisa.tensor_copy(dst=y_sb, src=_values(best_sb[:, 0:k], largest))
+            nisa.dma_copy(dst=values[r0:r1], src=y_sb)
+
+
+def topk_pairs(dst: nl.NkiTensor, src: nl.NkiTensor, k: int, largest: bool) -> None:
+    """dst = the k largest (or smallest) elements of each row in their order, then their places; see topk.
+
+    dst: HBM (R, 2 * k) float32, which represents every place exactly
+    src: HBM (R, C)
+    limits: those of topk
+
+    numpy: i = argsort(-src if largest else src, axis=1, kind="stable")[:, :k]; concatenate([src at i, i], axis=1)
+    """
+    assert dst.dtype == nl.float32, f"topk_pairs: dst is {dst.dtype}; it must be float32, to represent every place"
+    found = _check_topk(src.shape[1], k)
+    for r0 in range(0, src.shape[0], nl.tile_size.pmax):
+        r1 = min(src.shape[0], r0 + nl.tile_size.pmax)
+        best_sb, places_sb = _search_rows(src[r0:r1], found, largest)
+        y_sb = nl.ndarray((r1 - r0, 2 * k), dtype=dst.dtype, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=y_sb[:, 0:k], src=_values(best_sb[:, 0:k], largest))
+        nisa.tensor_copy(dst=y_sb[:, k : 2 * k], src=places_sb[:, 0:k])
+        nisa.dma_copy(dst=dst[r0:r1], src=y_sb)
+
+
+def _check_topk(columns: int, k: int) -> int:
+    """Check the limits of topk; the elements found in one search: k rounded up to a multiple of 8."""
     candidates = found_together(columns, k)
     assert 1 <= k <= columns, f"topk: k={k} of rows of {columns} elements; it must be from 1 to their length"
     assert columns <= MAX_COLUMNS, f"topk: rows of {columns} elements; the limit is {MAX_COLUMNS}"
     assert candidates <= MOST_FOUND, (
         f"topk: k={k} of rows of {columns} elements: {candidates} are found; the limit is {MOST_FOUND}"
     )
-    for r0 in range(0, rows, nl.tile_size.pmax):
-        r1 = min(rows, r0 + nl.tile_size.pmax)
-        if columns <= SEARCH_MAX:
-            x_sb = _keys(src[r0:r1], 0, columns, largest)
-            best_sb, places_sb = _take_largest(x_sb, found)
-        else:
-            best_sb, places_sb = _search_chunks(src[r0:r1], found, largest)
-        if indices is not None:
-            nisa.dma_copy(dst=indices[r0:r1], src=places_sb[:, 0:k])
-        if values is not None:
-            value_sb = _values(best_sb[:, 0:k], largest)
-            y_sb = nl.ndarray(value_sb.shape, dtype=values.dtype, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=y_sb, src=value_sb)
-            nisa.dma_copy(dst=values[r0:r1], src=y_sb)
+    return ceil_div(k, SEARCH_MIN) * SEARCH_MIN
+
+
+def _search_rows(src: nl.NkiTensor, found: int, largest: bool) -> tuple[nl.NkiTensor, nl.NkiTensor]:
+    """The keys of the ``found`` best elements of each row in HBM in their order, and their places (uint32)."""
+    if src.shape[1] <= SEARCH_MAX:
+        return _take_largest(_keys(src, 0, src.shape[1], largest), found)
+    return _search_chunks(src, found, largest)
 
 
 def found_together(columns: int, k: int) -> int:

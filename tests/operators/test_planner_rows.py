@@ -129,6 +129,13 @@ def test_one_result_of_a_topk_is_one_search(wanted: str) -> None:
     assert set(steps(plan)) == {"topk_values" if "y" in wanted else "topk_indices"}
 
 
+def test_both_results_of_a_topk_of_long_rows_are_one_search() -> None:
+    graph = "(float[3,1003] x) => (float[3,11] z, int64[3,11] i) { y, i = TopK(x, k)  z = Relu(y) }"
+    x = np.round(9 * drawn(3, 1003))
+    plan = compare(modelled(graph, {"k": np.array([11])}), {"x": x})
+    assert [step.kernel for step in plan.steps if step.kernel.startswith("topk")] == ["topk_pairs"]
+
+
 def test_the_values_of_a_topk_are_computed_with() -> None:
     graph = """(float[4,9] x) => (float[4,3] z, int32[4,3] j) {
         y, i = TopK(x, k)  z = Relu(y)  j = Cast<to=6>(i) }"""
