@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trnrt.errors import KernelError
-from trnrt.kernels.topk import CHUNK, MAX_COLUMNS, MOST_FOUND, SEARCH_MAX, topk, topk_indices, topk_values
+from trnrt.kernels.topk import CHUNK, MAX_COLUMNS, MOST_FOUND, SEARCH_MAX, topk, topk_indices, topk_pairs, topk_values
 from trnrt.nki import Spec, nl, simulate, trace
 
 NAN, INF = np.nan, np.inf
@@ -42,11 +42,26 @@ def run(x: Array, k: int, largest: bool, target: str = "trn2") -> tuple[Array, A
     return values, indices.astype(np.int64)
 
 
+def check_pairs(x: Array, order: Array, k: int, largest: bool, target: str) -> None:
+    """Both results side by side are those of the two searches."""
+
+    def body(x: Tensor) -> Tensor:
+        dst = hbm((x.shape[0], 2 * k), x.dtype)
+        topk_pairs(dst, x, k, largest)
+        return dst
+
+    pairs: Array = simulate(body, target)(x)
+    np.testing.assert_array_equal(pairs[:, :k], np.take_along_axis(x, order, axis=1))
+    np.testing.assert_array_equal(pairs[:, k:], order)
+
+
 def check(x: Array, k: int, largest: bool, target: str = "trn2") -> None:
     """Exactly what a stable sort gives, NaN last."""
     x64 = x.astype(np.float64)
     order = np.argsort(-x64 if largest else x64, axis=1, kind="stable")[:, :k]
     values, indices = run(x, k, largest, target)
+    if x.dtype == np.float32:
+        check_pairs(x, order, k, largest, target)
     assert values.dtype == x.dtype
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_array_equal(values.astype(np.float64), np.take_along_axis(x64, order, axis=1))

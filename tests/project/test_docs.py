@@ -147,8 +147,8 @@ def test_every_environment_variable_is_documented() -> None:
 
 def test_readme_names_operators_that_are_there_and_where_all_of_them_are() -> None:
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("## What it runs")[1].split("\n## ")[0]
-    first = section.strip().split(".\n")[0].partition(":")[2]
-    named = set(re.findall(r"\b[A-Z][A-Za-z]+\b", first))
+    listed = section.partition("The operators are ")[2].partition(".\n")[0]
+    named = set(re.findall(r"\b[A-Z][A-Za-z]+\b", listed))
     assert len(named) > 20
     assert named <= {operator for _, operator in supported_operators()}
     assert "`docs/operators.md`" in section

@@ -3,6 +3,7 @@
 from trnrt.kernels.addition import add, add_direct, add_naive, add_rows, add_stream
 from trnrt.kernels.layouts import load_channels, load_features, load_rows, store_channels, store_features, store_rows
 from trnrt.kernels.narrow import narrow
+from trnrt.kernels.topk import topk_pairs
 from trnrt.kernels.transpose import transpose_by_dma, transpose_by_tensor
 from trnrt.nki import nki, nl
 
@@ -79,4 +80,12 @@ def narrow_channels(src: nl.NkiTensor, factor: float, most: float) -> nl.NkiTens
     load_channels(tile_sb, src)
     narrow(narrow_sb, tile_sb, factor, most, True)
     store_channels(dst, narrow_sb)
+    return dst
+
+
+@nki.jit
+def best_of_rows(src: nl.NkiTensor, k: int) -> nl.NkiTensor:
+    """The k largest of each row in their order, then their places; float32."""
+    dst = nl.ndarray((src.shape[0], 2 * k), dtype=src.dtype, buffer=nl.shared_hbm)
+    topk_pairs(dst, src, k, True)
     return dst

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,12 @@ class Direct:
 
         random = np.random.default_rng(3)
         return [random.standard_normal(shape).astype(as_dtype(self.dtype).numpy) for shape in self.shapes]
+
+
+def _best_of_rows(x: Array, k: int) -> Array:
+    """The k largest of each row in their order, then their places."""
+    places = np.argsort(-x, axis=1, kind="stable")[:, :k]
+    return np.concatenate([np.take_along_axis(x, places, axis=1), places], axis=1)
 
 
 @dataclass(frozen=True)
@@ -382,6 +389,7 @@ DIRECT: tuple[Direct, ...] = (
     Direct("layout_rows", "copy_rows", ((130, 20),), np.asarray, rtol=0.0),
     Direct("layout_features", "copy_features", ((20, 130),), np.asarray, rtol=0.0),
     Direct("layout_channels", "copy_channels", ((2, 130, 3, 4),), np.asarray, rtol=0.0),
+    Direct("topk_pairs", "best_of_rows", ((5, 1000),), partial(_best_of_rows, k=3), rtol=0.0, options=(3,)),
     Direct(
         "narrow",
         "narrow_channels",
