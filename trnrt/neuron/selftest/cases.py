@@ -198,6 +198,13 @@ SMALL: tuple[Small, ...] = (
         (1, 16, 4, 4),
         _C,
     ),
+    Small(
+        "conv_abreast",
+        "g = Conv(x, v) h = Conv<pads = [1,1,1,1]>(g, w) y = Conv(h, u)",
+        (1, 8, 6, 6),
+        (1, 8, 6, 6),
+        {"v": (256, 8, 1, 1), "w": (384, 256, 3, 3), "u": (8, 384, 1, 1)},
+    ),
     Small("conv_depthwise", "y = Conv<group = 8>(x, w)", (1, 8, 10, 10), (1, 8, 8, 8), {"w": (8, 1, 3, 3)}),
     Small(
         "conv_image",
