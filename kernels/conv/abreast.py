@@ -10,10 +10,10 @@ from typing import Any
 
 from trnrt.kernels.common import Rectangle, image_part, is_hbm_tensor, item_bytes
 from trnrt.kernels.conv.convolving import Method, Weights, accumulate, evacuate, vector_helps
-from trnrt.kernels.conv.double_rows import is_scaled
 from trnrt.kernels.conv.packing import products_of
 from trnrt.kernels.conv.stretches import stretches
 from trnrt.kernels.conv.whole_numbers import bias_columns
+from trnrt.kernels.double_row import is_scaled
 from trnrt.kernels.rates import is_recent
 from trnrt.nki import nl
 

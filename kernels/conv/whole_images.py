@@ -16,8 +16,8 @@ from trnrt.kernels.conv.conv_weights import (
     turn_weights_by_vector,
 )
 from trnrt.kernels.conv.convolving import Layer, Method, Pooling, Weights, evacuate
-from trnrt.kernels.conv.double_rows import is_scaled
 from trnrt.kernels.conv.stretches import stretches
+from trnrt.kernels.double_row import is_scaled
 from trnrt.kernels.rates import FLOAT32_CYCLES, is_recent, product_ns, tensor_ghz
 from trnrt.kernels.warm_up import warm_up
 from trnrt.nki import nisa, nl

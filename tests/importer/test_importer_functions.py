@@ -57,7 +57,7 @@ def test_rotary_embedding_turns_whole_heads() -> None:
     proto.graph.initializer.extend(tables)
     view = import_model(proto.SerializeToString()).bind({"q": (3, 2, 5, 4), "p": (3, 5)})
     assert ops(view).count("Split") <= 1 and not view.unresolved
-    feeds = {"q": RANDOM.standard_normal((3, 2, 5, 4), np.float32), "p": RANDOM.integers(0, 9, (3, 5))}
+    feeds: dict[str, Any] = {"q": RANDOM.standard_normal((3, 2, 5, 4), np.float32), "p": RANDOM.integers(0, 9, (3, 5))}
     np.testing.assert_allclose(run(ir.to_proto(view.model), feeds)[0], run(proto, feeds)[0], rtol=1e-5, atol=1e-6)
 
 

@@ -19,6 +19,7 @@ PLANNED = {
     "a_chain_of_2000_rows",
     "a_chain_of_3000",
     "a_chain_of_3999_transposes",
+    "attribute_dilations",
     "attribute_epsilon",
     "attribute_lrn",
     "attribute_strides",

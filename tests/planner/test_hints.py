@@ -100,9 +100,29 @@ TRIED: dict[str, Tried] = {
         "(float[2,4,2] x) => (float[2,4,2] y) { y = Neg(x) }",
     ),
     "the work depends on the data": Tried(
-        f"cut the model before it, and do this on its outputs; {FALLBACK}",
-        "(float[2,4] x) => (int64[2,n] y) { r = Relu(x)  y = NonZero(r) }",
+        f"cut the model before it (`trnrt inspect` prints the command), and do this on its outputs; {FALLBACK}",
+        "(float[2,4] x) => (int64[2,n] y) { y = NonZero(x) }",
         f"{X} {{ y = Relu(x) }}",
+    ),
+    "a scatter": Tried(
+        f"export the model with constant indices, each of them once; {FALLBACK}",
+        "(float[2,4] x) => (float[2,4] y) { i = ArgMax<axis=1>(x)  y = ScatterElements<axis=1>(x, i, u) }",
+        "(float[2,4] x) => (float[2,4] y) { n = Neg(x)  y = ScatterElements<axis=1>(n, j, u) }",
+        {"u": np.ones((2, 1), np.float32), "j": np.array([[0], [2]])},
+    ),
+    "a grid": Tried(
+        "export the model in float32 and with fixed shapes",
+        "(double[1,2,3] x) => (double[1,2,2,2] y) { y = AffineGrid(x, n) }",
+        "(float[1,2,3] x) => (float[1,2,2,2] y) { y = AffineGrid(x, n) }",
+        {"n": np.array([1, 1, 2, 2])},
+        opset=20,
+    ),
+    "unpooling": Tried(
+        f"give both nodes such windows, and the MaxUnpool that output_shape; {FALLBACK}",
+        """(float[1,1,4,4] x) => (float[1,1,4,4] y)
+        { v, i = MaxPool<kernel_shape=[2,2]>(x)  y = MaxUnpool<kernel_shape=[2,2]>(v, i) }""",
+        """(float[1,1,4,4] x) => (float[1,1,4,4] y) { v, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
+        y = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(v, i) }""",
     ),
     "an integer": Tried(
         f"export the model without it; {FALLBACK}",

@@ -218,17 +218,14 @@ def test_whole_numbers_that_the_device_made_are_the_cpus_to_add() -> None:
     assert parts == [(CORE, ["TopK", "Relu"]), (CPU, ["Add"])]
 
 
-def test_strings_and_cubic_resizing_run_on_the_cpu() -> None:
+def test_strings_and_what_has_no_kernel_run_on_the_cpu() -> None:
     words = modelled(
         "(string[2] w, float[2] x) => (string[2] o, float[2] y) { o = StringConcat(w, w)  y = Relu(x) }", opset=20
     )
     feeds = {"w": np.array(["a", "Bc"], object), "x": drawn(2)}
     assert checked(words, feeds) == [(CORE, ["Relu"]), (CPU, ["StringConcat"])]
-    resized = modelled(
-        '(float[1,1,4,4] x) => (float[1,1,8,8] y) { r = Resize<mode="cubic">(x, , s)  y = Sigmoid(r) }',
-        {"s": np.array([1, 1, 2, 2], np.float32)},
-    )
-    assert checked(resized, {"x": drawn(1, 1, 4, 4)}) == [(CPU, ["Resize"]), (CORE, ["Sigmoid"])]
+    shrunk = modelled("(float[2,3] x) => (float[2,3] y) { r = Shrink(x)  y = Sigmoid(r) }", {})
+    assert checked(shrunk, {"x": drawn(2, 3)}) == [(CPU, ["Shrink"]), (CORE, ["Sigmoid"])]
 
 
 def test_quantised_nodes_run_on_the_cpu_and_the_rest_on_the_device() -> None:

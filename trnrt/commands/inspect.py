@@ -173,7 +173,10 @@ def _refuse(
     document = unsupported_document(session.name, _known_nodes(session, error), error.blockers)
     document["ways_out"] = {"cut": cut and asdict(cut), "fallback": cost and asdict(cost)}
     shown: list[Any] = [blockers_table(error.blockers)]
-    shown += ["", Text("ways out", "bold"), *map(Text, ways)] if ways else []
+    # A command must stay in one line, to be copied.
+    shown += (
+        ["", Text("ways out", "bold"), *(Text(way, no_wrap=True, overflow="ignore") for way in ways)] if ways else []
+    )
     deliver(reporting, document, render(shown))
     complain(f"{name_text(session.name)} can't run on the NeuronCore, for {count_text(len(error.blockers), 'reason')}")
 

@@ -11,13 +11,14 @@ import pytest
 import suite
 
 import trnrt
+from trnrt.importer.reading.functions import EXPANDED
 from trnrt.operators.record import supported_operators
 from trnrt.planner.lowering.refusals import FALLBACK, refusal
 
 
 def _falling_back() -> list[str]:
     """ONNX's operators that are refused with the advice to run them on the CPU."""
-    supported = set(supported_operators())
+    supported = {*supported_operators(), *EXPANDED}
     named = {s.name for s in onnx.defs.get_all_schemas() if s.domain == "" and ("", s.name) not in supported}
     return sorted(name for name in named if FALLBACK in refusal(ir.node(name, [])).hint)
 

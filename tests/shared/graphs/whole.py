@@ -87,6 +87,9 @@ DRAWS: dict[Drawing, tuple[float, str]] = {
 }
 UNDRAWN = {
     "ai.onnx.ml.OneHotEncoder": "of strings and integers, compared in test_planner_encoders.py",
+    "GridSample": "compared in test_planner_sampling.py",
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), "drawn by test_recurrent_layers.py"),
+    "SimplifiedLayerNormalization": "onnx's checker doesn't know it; drawn in test_importer_fused.py",
     "ai.onnx.ml.ZipMap": "its output is a list of dicts, compared in test_planner_pipelines.py",
 }
 """Operators that are lowered and not drawn, each with the reason."""
