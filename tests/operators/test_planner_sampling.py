@@ -67,7 +67,7 @@ def test_a_spatial_transformer() -> None:
     graph = """(float[2,3,6,5] x) => (float[a,b,c,d] y) {
         f = Flatten(x)  t = Gemm(f, w, b)  m = Reshape(t, theta)
         g = AffineGrid(m, size)  y = GridSample(x, g) }"""
-    constants = {
+    constants: dict[str, Array] = {
         "w": drawn(90, 6) / 60,
         "b": np.array([1, 0, 0, 0, 1, 0], np.float32),
         "theta": np.array([2, 2, 3], np.int64),
