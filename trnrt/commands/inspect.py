@@ -158,8 +158,6 @@ def _refuse(
     session: InferenceSession, path: Path, rows: int, error: UnsupportedModelError, reporting: Reporting
 ) -> None:
     """Print every blocker, and the ways out that work."""
-    from rich.text import Text
-
     from trnrt.planner.parts.ways_out import fallback_cost, find_cut
     from trnrt.report.tables import blockers_table
 
@@ -172,12 +170,9 @@ def _refuse(
     ways = ways_out_lines(path, cut, cost)
     document = unsupported_document(session.name, _known_nodes(session, error), error.blockers)
     document["ways_out"] = {"cut": cut and asdict(cut), "fallback": cost and asdict(cost)}
-    shown: list[Any] = [blockers_table(error.blockers)]
-    # A command must stay in one line, to be copied.
-    shown += (
-        ["", Text("ways out", "bold"), *(Text(way, no_wrap=True, overflow="ignore") for way in ways)] if ways else []
-    )
-    deliver(reporting, document, render(shown))
+    # A command must stay on one line, to be copied: no terminal's width bounds it.
+    text = "\n".join([render([blockers_table(error.blockers)]), *(["", "ways out", *ways] if ways else [])])
+    deliver(reporting, document, text)
     complain(f"{name_text(session.name)} can't run on the NeuronCore, for {count_text(len(error.blockers), 'reason')}")
 
 
