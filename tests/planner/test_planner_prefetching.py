@@ -17,7 +17,15 @@ import trnrt
 from trnrt.errors import KernelMemoryError
 from trnrt.nki.machine.program import Program
 from trnrt.planner import Plan
-from trnrt.planner.placing.prefetching import GROUP_BYTES, OPENING_BYTES, PIECE_BYTES, Rooms, plan_prefetch
+from trnrt.planner.placing.prefetching import (
+    GROUP_BYTES,
+    OPENING_BYTES,
+    PIECE_BYTES,
+    Rooms,
+    Transfer,
+    _insert_rows,
+    plan_prefetch,
+)
 from trnrt.planner.searching import fitting
 from trnrt.planner.searching.trial import trace_source_cores
 from trnrt.planner.steps import Call
@@ -260,3 +268,21 @@ def test_a_long_row_of_biases_comes_with_its_weights() -> None:
     lines = [line for line in plan.source.splitlines() if " = prefetch(" in line]
     assert rows[0][0] in lines[-2], "just ahead of the weights"
     compare(model, {"x": drawn(1, 3, 10, 10)}, dtype="bfloat16")
+
+
+def test_a_long_bias_comes_before_its_step() -> None:
+    """The transfer behind it may start later: that of another step, if this one loads its own weights."""
+    later, rows = Transfer(before=2), Transfer()
+    later.append(3, "w", drawn(4, 4))
+    rows.append(1, "b", drawn(1, 130), bias=True)
+    transfers = [later]
+    _insert_rows(transfers, rows)
+    assert transfers == [rows, later] and rows.before == rows.reserved == 1
+
+
+def test_a_tile_that_is_reserved_first_is_written() -> None:
+    """No biases come before the first step: the line that reserves the weights' tile is the body's first."""
+    graph = """(float[2,1,2,3] x) => (float[2,1,1,130] y) {
+        p = AveragePool<auto_pad="VALID", ceil_mode=1, count_include_pad=1, kernel_shape=[3,2], strides=[2,2]>(x)
+        y = MatMul(p, w) }"""
+    compare(modelled(graph, {"w": drawn(1, 2, 130)}, 13), {"x": drawn(2, 1, 2, 3)})

@@ -188,7 +188,8 @@ def _is_long_row(bias: Array) -> bool:
 def _insert_rows(transfers: list[Transfer], rows: Transfer) -> None:
     """Put the biases of few rows among the transfers: ahead of the weights of the first step that reads them."""
     place = next((k for k, one in enumerate(transfers) if one.last >= rows.first), len(transfers))
-    rows.before = rows.reserved = transfers[place].before if place < len(transfers) else rows.first
+    # The transfer there may be that of a later step, if the first one loads its own weights.
+    rows.before = rows.reserved = min([rows.first, *(one.before for one in transfers[place : place + 1])])
     transfers.insert(place, rows)
 
 

@@ -161,6 +161,7 @@ class _Writer:
                 self._transfer(transfer, calls, "weights", f"{k}")
             elif transfer.reserved == number:
                 tile, source = (self.names.identifier("weights", f"{k}{end}") for end in ("_sb", ""))
+                self.body += [""] * (not self.body)  # as before every paragraph: the body's first line is left out
                 self.body.append(f"{self.outer}{tile} = reserve({source}{self._core_index(transfer)})")
 
     def _transfer(self, transfer: Transfer, calls: list[Call], what: str, part: str) -> None:
