@@ -130,7 +130,7 @@ def floor_of(
 
 
 def turned_weights_us(target: str, dtype: str, taps: int, gbps: float) -> float:
-    """What any kernel pays for natural weights (O, C, T) before its products can be full, microseconds.
+    """The least time for natural weights (O, C, T) before products fill the array, microseconds.
 
     A product contracts channels, so its weights have them on the partitions. HBM has the taps of a pair of output and
     channel together, and the pairs of an output. So the channels get onto the partitions in one of two ways:

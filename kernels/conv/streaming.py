@@ -47,7 +47,7 @@ class VolumeShape(nl.NKIObject):
         return (low, max(low, min(high, self.image[axis])))
 
     def most_seen(self, axis: int, results: int, taps: int) -> int:
-        """The most elements that so many results see through so many taps that follow each other."""
+        """The most source elements that this number of results sees through this number of neighbouring taps."""
         span = (results - 1) * self.stride[axis] + (taps - 1) * self.dilation[axis] + 1
         return min(span, self.image[axis])
 

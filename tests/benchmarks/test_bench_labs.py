@@ -202,7 +202,7 @@ def test_natural_weights_arrive_before_products_are_full() -> None:
     case = BY_NAME["in128_out128_filter5x5_batch16_32x32_float16", "trn1", "float16"]
     more = case_floor(case, "benchmark").first_load_us - case_floor(replace(case, taps=0), "benchmark").first_load_us
     assert more == pytest.approx(128 * 128 * 25 * 2 / 272_000 / 2 + 0.2135 + 0.057 + 0.036, abs=0.1)
-    # So few bytes that elements alone take longer; so many that they don't.
+    # Few bytes, where the elements take longer; many bytes, where they don't.
     single, many = (turned_weights_us("trn1", "float32", taps, 272) for taps in (1, 1000))
     assert single < many < 1000 * 128 * 128 * 4 / 272_000 / 2
     assert turned_weights_us("trn2", "float32", 9, 435.2) == 0  # DMA transposes there

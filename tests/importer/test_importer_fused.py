@@ -301,7 +301,7 @@ def test_rotary_embedding(interleaved: int, places: str) -> None:
     check_rewriting(modelled(text, constants))
 
 
-# -- what is left ----------------------------------------------------------------------------------------
+# -- other operators --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What products do beside their own work: turning rows on the vector engine, and finding classes."""
+"""Work done beside a product: the vector engine turns rows, and finds classes."""
 
 from __future__ import annotations
 

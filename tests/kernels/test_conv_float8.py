@@ -81,7 +81,7 @@ class Eights(Conv):
         assert (np.abs(got - expected) <= bound).all()
 
     def modes(self) -> list[bool]:
-        """Whether each product of the traced kernel takes double rows."""
+        """For each product of the traced kernel, True if it takes double rows."""
         specs = [Spec(a.shape, str(a.dtype)) for a in self.arguments(self.draw())]
         products = (i for i in trace(self.compute, *specs, target=self.target).instructions)
         return [i["double_row"] for i in products if i.operation.name == "nc_matmul"]

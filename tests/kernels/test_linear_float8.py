@@ -108,7 +108,7 @@ class Narrow:
         assert (np.abs(got - expected) <= (self.size[1] + 4) * 2.0**-24 * size + 1e-6 * np.abs(expected)).all()
 
     def modes(self) -> list[bool]:
-        """Whether each product of the traced kernel takes double rows."""
+        """For each product of the traced kernel, True if it takes double rows."""
         specs = [Spec(a.shape, str(a.dtype)) for a in self.arguments(self.draw())]
         products = (i for i in trace(self.body, *specs, target=self.target).instructions)
         return [i["double_row"] for i in products if i.operation.name == "nc_matmul" and not i["passes_through"]]

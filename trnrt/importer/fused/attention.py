@@ -61,7 +61,7 @@ def _causal(writer: Writer, heads: _Heads) -> ir.Value:
 
 
 def _mask(writer: Writer, node: ir.Node, mask: ir.Value, like: ir.Value, keys: ir.Value) -> ir.Value:
-    """What a mask adds to the scores; ``keys`` (B, N, T, h)."""
+    """The numbers that a mask adds to the scores; ``keys`` (B, N, T, h)."""
     rank = writer.rank(mask)
     if rank == 1:
         if writer.opset < 11:
