@@ -135,7 +135,7 @@ def _check_given(
     symbols: dict[str, int] = {}
     for name, info in declared.items():
         if info.dtype.endswith(")"):
-            blocker = Blocker(name, "input", f"it is a {info.dtype}, not a tensor")
+            blocker = Blocker(name, "input", f"its type is {info.dtype}, not a tensor", "export the model without it")
             raise UnsupportedModelError(imported.name, [blocker])
         if name not in shapes:
             raise InputError(f"input {quote(name)} has no shape", hint=f"expected {shape_text(info.shape)}")

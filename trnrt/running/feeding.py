@@ -49,7 +49,8 @@ def check_kinds(model: ImportedModel) -> None:
     """Refuse inputs that are sequences, maps or optional: no array can hold them."""
     strange = [info for info in model.inputs if info.dtype.endswith(")")]
     if strange:
-        blockers = [Blocker(info.name, "input", f"it is a {info.dtype}, not a tensor") for info in strange]
+        hint = "export the model without it"
+        blockers = [Blocker(info.name, "input", f"its type is {info.dtype}, not a tensor", hint) for info in strange]
         raise UnsupportedModelError(model.name, blockers)
 
 

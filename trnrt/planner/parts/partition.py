@@ -174,7 +174,7 @@ def _check_outputs(model: ImportedModel) -> None:
     strange = [info for info in model.outputs if info.dtype.endswith(")") and not info.dtype.startswith("seq(")]
     if strange:
         hint = "export the model without it"
-        blockers = [Blocker(i.name, "output", f"it is a {i.dtype}, not a tensor", hint) for i in strange]
+        blockers = [Blocker(i.name, "output", f"its type is {i.dtype}, not a tensor", hint) for i in strange]
         raise UnsupportedModelError(model.name, blockers)
 
 
