@@ -102,7 +102,7 @@ def _sizes(session: InferenceSession, asked: CapacityDemand) -> list[int] | None
     fixed = fixed_batch(session)
     if session.model.batch is None:
         return None
-    if (mixes := session.mixing(session.random_inputs(max(2, fixed or 2)))) is not None:
+    if (mixes := session.mixing(session.blank_inputs(max(2, fixed or 2)))) is not None:
         if fixed is not None and asked.rows != fixed:
             reason = f"--rows {asked.rows}: the model takes {fixed} rows at a time, which depend on each other"
             raise OptionError(reason, hint=f"use --rows {fixed}")
