@@ -186,7 +186,7 @@ class Lowering:
             return known
         value = next(value for value in self.graph.inputs if value.name == name)
         checked, limit = self.spare_name(f"{name}.whole"), self._integers[0]
-        check = partial(whole_numbers, limit=limit, what=f"'{printable(name)}'")
+        check = partial(whole_numbers, limit=limit, what=f"'{printable(name)}'", dtype=self.dtype)
         self.prepare(
             DeviceTensor(checked, self.shape(value) or (1,), self.dtype),
             HostNode(checked, "Cast", (name,), checked, check),
