@@ -226,6 +226,14 @@ INDICES: dict[str, Hinted] = {
         "(float[2,4] x) => (float[2,2] y) { r = Neg(x)  y, i = TopK(r, two) }",
         {"a": ints(1), "two": ints(2)},
     ),
+    "a shape of opset 4": Hinted(
+        "(float[2,4] x) => (float[4,2] y) { r = Neg(x)  y = Reshape<shape=[4,2]>(r) }",
+        "convert the model to opset 7 or later",
+        "(float[2,4] x) => (float[4,2] y) { r = Neg(x)  y = Reshape(r, s) }",
+        {"s": ints(4, 2)},
+        opset=4,
+        after_opset=7,
+    ),
     "a shape that is computed": Hinted(
         """(float[2,4] x) => (float[a,b] y) { m = ReduceMax<keepdims=0>(x)  c = Cast<to=7>(m)  s = Reshape(c, a)
         t = Concat<axis=0>(s, rest)  r = Reshape(x, t)  y = Exp(r) }""",

@@ -40,6 +40,8 @@ _SHORT_INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.Da
 _LONG_INTEGERS = {ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64}
 # Integers that the core made itself (a cast) are whole numbers in the session's dtype.
 INTEGERS = _SHORT_INTEGERS | _LONG_INTEGERS
+_FIRST_OPSET = 6
+"""Before it, sizes are attributes (Reshape), which nothing here reads."""
 _CAST_HINT = f"cast to float32 before it; {FALLBACK}"
 _DTYPE_HINTS: dict[ir.DataType | None, str] = {
     ir.DataType.DOUBLE: f"convert the model to float32; {FALLBACK}",
@@ -139,6 +141,9 @@ class Lowering:
         if value is None:
             raise Blocked("a required input is missing", WRONG)
         if value.shape is None or not is_static(value):
+            if self.opset < _FIRST_OPSET:
+                old = f"the shape of {value.name!r} is not known in a model of opset {self.opset}"
+                raise NotStatic(old, "convert the model to opset 7 or later")
             raise NotStatic(f"the shape of {value.name!r} depends on the data", "export the model with fixed shapes")
         return tuple(int(d) for d in value.shape if isinstance(d, int))
 
