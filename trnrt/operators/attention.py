@@ -16,10 +16,10 @@ import onnx_ir as ir
 
 from trnrt.importer.rewriting.editing import maker
 from trnrt.importer.values import static_shape
-from trnrt.kernels.attention import MAX_HEAD, MAX_KEYS, READABLE_HEADS, attention_tile_bytes
+from trnrt.kernels.attention import MAX_HEAD, MAX_KEYS, MAX_SIZE, READABLE_HEADS, attention_tile_bytes
 from trnrt.operators.record import Group, finds_groups
 from trnrt.planner.lowering.views import View
-from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
+from trnrt.planner.lowering.walk import Lowering, attribute, node_name, value_name
 from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Layout
 from trnrt.planner.steps import Call, Operand, SourceName, Step, Tensors
@@ -222,68 +222,63 @@ def _find_weighted(lowering: Lowering, softmax: ir.Node, nodes: list[ir.Node]) -
     return weighted, empty_is_zero
 
 
-def _add_attention(lowering: Lowering, found: _Found) -> None:
-    """Append the step of one attention; blocked if a tensor isn't rows of heads, or is beyond the kernel's limits."""
+def _add_attention(lowering: Lowering, found: _Found) -> bool:
+    """Append the step of one attention; False if a tensor isn't rows of heads, or is beyond the kernel's limits."""
     items, heads, queries, width = lowering.shape(found.q)
     keys, size = lowering.shape(found.v)[2:]
-    if width > MAX_HEAD or keys > MAX_KEYS or size > 512 or lowering.shape(found.k) != (items, heads, width, keys):
-        raise Blocked("beyond the limits of the kernel")
-    if lowering.shape(found.v)[:2] != (items, heads):
-        raise Blocked("values of other heads")
-    places = (
-        _read_rows(lowering.view_of(found.q)),
-        _read_rows(lowering.view_of(found.k).permute((0, 1, 3, 2))),
-        _read_rows(lowering.view_of(found.v)),
-    )
-    operands = [Operand(place.root, place.shape) for place in places]
-    mask, mask_shape = _mask_operand(lowering, found.mask, (items, heads, queries, keys))
-    sources = list(dict.fromkeys([*operands, *([] if mask is None else [mask])]))
+    sizes = lowering.shape(found.k) == (items, heads, width, keys) and lowering.shape(found.v)[:2] == (items, heads)
+    if not sizes or width > MAX_HEAD or keys > MAX_KEYS or size > MAX_SIZE:
+        return False
+    turned = lowering.view_of(found.k).permute((0, 1, 3, 2))
+    places = [_read_rows(view) for view in (lowering.view_of(found.q), turned, lowering.view_of(found.v))]
+    q, k, v = places
+    mask = None if found.mask is None else _mask_view(lowering, found.mask)
+    if q is None or k is None or v is None or (mask is not None and mask.shape[3] != keys):
+        return False
+    operands = [Operand(place.root, place.shape) for place in (q, k, v)]
+    added = None if mask is None else lowering.operand_of(mask)
+    sources = list(dict.fromkeys([*operands, *([] if added is None else [added])]))
     made = found.nodes[-1].outputs[0]
-    name = lowering.spare_name(f"{value_name(made)}.rows")
     step = AttentionStep(
         name=node_name(found.nodes[-1]),
         sources=sources,
-        output=name,
+        output=lowering.spare_name(f"{value_name(made)}.rows"),
         shape=(items * queries, heads * size),
-        places=places,
+        places=(q, k, v),
         items=items,
         heads=heads,
         scale=found.scale,
         empty_is_zero=found.empty_is_zero,
-        mask=None if mask is None else sources.index(mask),
-        mask_shape=mask_shape,
+        mask=None if added is None else sources.index(added),
+        mask_shape=() if mask is None else mask.shape,
     )
     lowering.add(step, list(found.nodes), "attention: scores, softmax and the weighted values, without HBM between")
-    whole = View.whole(name, (items, queries, heads, size))
-    lowering.set_view(made, whole.permute((0, 2, 1, 3)))
+    lowering.set_view(made, View.whole(step.output, (items, queries, heads, size)).permute((0, 2, 1, 3)))
+    return True
 
 
-def _read_rows(view: View) -> _Rows:
-    """A view (items, heads, rows, width) as rows of a stored tensor; blocked if it has another order."""
+def _read_rows(view: View) -> _Rows | None:
+    """A view (items, heads, rows, width) as rows of a stored tensor; None if it has another order."""
     items, heads, rows, width = view.shape
     row = view.strides[2] if rows > 1 else view.strides[0] if items > 1 else view.size
-    if row <= 0 or view.size % row or view.offset >= row or view.offset + heads * width > row:
-        raise Blocked("not rows of heads")
+    if row <= 0 or items * rows * row != view.size or view.offset + heads * width > row:
+        return None
     expected = (rows * row, width, row, 1)
     for count, stride, wanted in zip(view.shape, view.strides, expected, strict=True):
         if count > 1 and stride != wanted:
-            raise Blocked("not rows of heads")
-    if items * rows * row != view.size:
-        raise Blocked("not rows of heads")
+            return None
     return _Rows(view.root, (items * rows, row), view.offset, width)
 
 
-def _mask_operand(lowering: Lowering, mask: ir.Value | None, scores: Shape) -> tuple[Operand | None, Shape]:
-    """What is added to the scores, and its shape (items or 1, heads or 1, queries or 1, keys); None if that is zero."""
+def _mask_view(lowering: Lowering, mask: ir.Value) -> View | None:
+    """What is added to the scores (items or 1, heads or 1, queries or 1, keys); None if that is zero."""
     constant = lowering.constant(mask)
-    if mask is None or (constant is not None and not constant.any()):
-        return None, ()
+    if constant is not None and not constant.any():
+        return None
     view = lowering.view_of(mask)
-    shape = (1,) * (4 - len(view.shape)) + view.shape
-    view = View(view.root, shape, (0,) * (4 - len(view.strides)) + view.strides, view.offset, view.size, view.nodes)
+    more = 4 - len(view.shape)
+    view = replace(view, shape=(1,) * more + view.shape, strides=(0,) * more + view.strides)
     for axis in range(3):
         if view.strides[axis] == 0 and view.shape[axis] > 1:
             view = view.slice(axis, 0, 1, 1)
-    if view.shape[3] != scores[3]:
-        raise Blocked("a mask of one number for all keys")
-    return lowering.operand_of(view), view.shape
+    return view

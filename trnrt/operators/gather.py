@@ -13,7 +13,7 @@ from trnrt.operators import batch
 from trnrt.operators.movement import add_take, can_move, moves
 from trnrt.operators.programs import Program, add_program
 from trnrt.operators.record import CHEAP, COUNTS, Index
-from trnrt.planner.lowering.refusals import FALLBACK
+from trnrt.planner.lowering.blocked import FALLBACK, WRONG
 from trnrt.planner.lowering.row_numbers import row_numbers
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
@@ -44,7 +44,7 @@ def lower_gather(lowering: Lowering, node: ir.Node) -> None:
         _look_up(lowering, node, view, axis)
         return
     if np.any(picked < -size) or np.any(picked >= size):
-        raise Blocked(f"an index outside the {size} elements of dimension {axis}")
+        raise Blocked(f"an index outside the {size} elements of dimension {axis}", WRONG)
     indices = (picked % size).reshape(-1)
     add_take(lowering, node, view, axis, indices, "constant indices: an access pattern for each run of them")
 
@@ -54,7 +54,7 @@ def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
     dimension."""
     indices, made = node.inputs[1], node.outputs[0]
     if indices is None or indices.dtype not in INTEGERS:
-        raise Blocked("the indices are no integers")
+        raise Blocked("the indices are no integers", WRONG)
     rest = [d for d in range(len(view.shape)) if d != axis]
     sizes = tuple(view.shape[d] for d in rest)
     table = lowering.operand_of(view.permute((axis, *rest)))

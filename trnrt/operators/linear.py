@@ -19,6 +19,7 @@ from trnrt.operators.matmul import product_step
 from trnrt.operators.programs import Program, Register, add_compute, term
 from trnrt.operators.record import SMALL, Declaration
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.lowering.weights import PARTITIONS
@@ -185,7 +186,7 @@ def _matrix(lowering: Lowering, node: ir.Node, position: int, turned: str) -> Vi
     """A or B of a Gemm, transposed if the attribute says so."""
     view = lowering.view_of(node.inputs[position])
     if len(view.shape) != 2:
-        raise Blocked(f"{'AB'[position]} has {len(view.shape)} dimensions; Gemm takes matrices")
+        raise Blocked(f"{'AB'[position]} has {len(view.shape)} dimensions; Gemm takes matrices", WRONG)
     return view.permute((1, 0)) if attribute(node, turned, 0) else view
 
 

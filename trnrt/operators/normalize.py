@@ -21,6 +21,7 @@ from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.reduce import L1, L2, Reduction, add_reduce, add_statistic, checked_axes, nonempty_shape
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.blocked import FALLBACK, WRONG
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array, Layout
@@ -81,7 +82,7 @@ def _check_size(lowering: Lowering, value: ir.Value | None, size: int, name: str
     """Block an input that doesn't have ``size`` numbers."""
     given = None if value is None else lowering.shape(value)
     if given is None or prod(given) != size:
-        raise Blocked(f"{name} of shape {given}; it must have {size} numbers")
+        raise Blocked(f"{name} of shape {given}; it must have {size} numbers", WRONG)
 
 
 def _check_inference(lowering: Lowering, node: ir.Node) -> None:
@@ -351,7 +352,9 @@ def _column_coefficients(lowering: Lowering, value: ir.Value | None, shape: Shap
     while len(given) > len(shape) and given[0] == 1:
         given = given[1:]
     if len(given) > len(shape) or any(n not in (1, size) for n, size in zip(given[::-1], shape[::-1], strict=False)):
-        raise Blocked(f"{what} of shape {lowering.shape(value)} for rows of {shape}", "apply it by a Mul and an Add")
+        raise Blocked(
+            f"{what} of shape {lowering.shape(value)} for rows of {shape}", f"apply it by a Mul and an Add; {FALLBACK}"
+        )
     constant = lowering.constant(value)
     if constant is not None:
         return np.broadcast_to(constant.reshape(given), shape).reshape(1, -1)
@@ -394,7 +397,7 @@ def lower_group_normalization(lowering: Lowering, node: ir.Node) -> None:
     images, channels = source.shape[0], _channels(source)
     groups = int(attribute(node, "num_groups", 0))
     if groups < 1 or channels % groups:
-        raise Blocked(f"num_groups={groups} of {channels} channels")
+        raise Blocked(f"num_groups={groups} of {channels} channels", WRONG)
     for what, value in zip(("scale", "bias"), node.inputs[1:3], strict=True):
         _check_size(lowering, value, channels, what)
     eps = float(attribute(node, "epsilon", 1e-5))
@@ -420,7 +423,7 @@ def lower_lp_normalization(lowering: Lowering, node: ir.Node) -> None:
     """Rows along an axis over their 1- or 2-norm; rows of zeros stay zero."""
     p = attribute(node, "p", 2)
     if p not in (1, 2):
-        raise Blocked(f"p={p}; ONNX knows 1 and 2")
+        raise Blocked(f"p={p}; ONNX knows 1 and 2", WRONG)
     source = lowering.operand(node.inputs[0])
     axes = checked_axes((attribute(node, "axis", -1),), len(source.shape))
     divide_by_norm(lowering, node, source, axes, L1 if p == 1 else L2)
@@ -485,7 +488,7 @@ def lower_lrn(lowering: Lowering, node: ir.Node) -> None:
     """Each element over a power of the sum of squares in a window of channels."""
     source = lowering.operand(node.inputs[0])
     if len(nonempty_shape(source.shape)) < 3:
-        raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be batch, channels and positions")
+        raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be batch, channels and positions", WRONG)
     step = LrnStep(
         name=node_name(node),
         sources=[source],

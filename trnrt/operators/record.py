@@ -120,10 +120,10 @@ _RECORDS: dict[tuple[str, str], Operator] = {}
 @dataclass(frozen=True)
 class Group:
     """Nodes that one step computes although not each follows the one before, such as attention's, in the graph's
-    order; ``lower`` makes the step, or raises ``Blocked``: then they are lowered one by one."""
+    order; ``lower`` makes the step, or returns False: then they are lowered one by one."""
 
     nodes: tuple[ir.Node, ...]
-    lower: Callable[[Any], None]
+    lower: Callable[[Any], bool]
 
 
 Finder = Callable[[Any], list[Group]]

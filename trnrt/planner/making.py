@@ -30,6 +30,7 @@ from trnrt.planner.searching.search import Searched, search
 from trnrt.planner.sizing.counting import measure_size
 from trnrt.planner.steps import NO_CALL, Step
 
+_FIXED = "export the model with fixed shapes"
 # Notes show names in their ``repr``.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
@@ -165,7 +166,7 @@ def _lower_graph(
     lowering = Lowering(view.model.graph, options.dtype, no_fuse, prepared)
     lowering.walk()
     lowering.settle_outputs()
-    blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
+    blockers = lowering.blockers or [Blocker(model.name, "the model", reason, _FIXED) for reason in view.unresolved]
     if blockers:
         raise UnsupportedModelError(model.name, blockers)
     leaving = _leaving_values(lowering)

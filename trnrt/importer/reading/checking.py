@@ -79,10 +79,14 @@ def check_size(model: onnx.ModelProto, where: str) -> None:
         count = max(len(node.input), len(node.output))
         if count > MOST_VALUES:
             raise ModelFileError(
-                f"{where}: {_node_text(node)} reads or makes {count} tensors; trnrt takes nodes of up to {MOST_VALUES}"
+                f"{where}: {_node_text(node)} reads or makes {count} tensors; trnrt takes nodes of up to {MOST_VALUES}",
+                hint="Divide the node, as a Concat of Concats.",
             )
     if total > MOST_NODES:
-        raise ModelFileError(f"{where}: the model has {total} nodes; trnrt takes models of up to {MOST_NODES}")
+        raise ModelFileError(
+            f"{where}: the model has {total} nodes; trnrt takes models of up to {MOST_NODES}",
+            hint="Cut it into several models, with onnx.utils.extract_model.",
+        )
 
 
 def sort_nodes(model: onnx.ModelProto, where: str) -> bool:
