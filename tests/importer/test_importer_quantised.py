@@ -149,6 +149,17 @@ def test_products_of_matrices(name: str) -> None:
     check_rewriting(modelled(MATMULS[name], constants, 19))
 
 
+@pytest.mark.parametrize("opset", [11, 21])
+@pytest.mark.parametrize("last", [0, 1])
+def test_onnxruntimes_own_quantised_convolution(last: int, opset: int) -> None:
+    """At the level all, onnxruntime writes it for channels last."""
+    x, y = ("2,6,6,3", "2,3,3,4") if last else ("2,3,6,6", "2,4,3,3")
+    text = f"""(uint8[{x}] x) => (uint8[{y}] y) {{ y = com.microsoft.QLinearConv
+        <channels_last={last}, pads=[1,1,1,1], strides=[2,2]>(x, s, z, w, ws, wz, t, u, bias) }}"""
+    weights = {"w": KERNEL, "ws": BY_CHANNEL, "wz": np.zeros(4, np.int8), "bias": BIAS}
+    check_rewriting(modelled(text, DATA | weights, opset))
+
+
 def test_a_quantised_convolution_with_integers_at_both_ends() -> None:
     text = """(uint8[2,3,6,6] x) => (uint8[2,4,3,3] y)
         { y = QLinearConv<pads=[1,1,1,1], strides=[2,2]>(x, s, z, w, ws, wz, t, u, bias) }"""

@@ -1,8 +1,8 @@
 """Gather by indices that were brought into 0..n-1 before it: it counts from the end by itself.
 
-Keras 3 writes ``where(ids < 0, ids + n, ids)`` before the look-up of an embedding. For a Gather from ``n`` elements that
-changes nothing, but ids of an unknown range would stay of an unknown range. Without it they are the model's own input,
-whose indices are checked when it runs. Ids below -n, which onnxruntime wraps twice, are then refused.
+Keras 3 writes ``where(ids < 0, ids + n, ids)`` before the look-up of an embedding. For a Gather from ``n`` elements
+this changes nothing, but nothing is known of the range of its result. Without it the ids are the model's own input,
+whose range is checked when the model runs. Ids below -n, which onnxruntime counts from the end twice, are refused.
 """
 
 from __future__ import annotations
