@@ -189,12 +189,29 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+NUMBERS = {"s": S, "t": T, "z": U8, "u": DATA["u"], "i": I8, "ys": scales(4), "q": scales(-8), "r": scales(-5)}
+NUMBERS |= {"o": np.array(0, np.uint8)}
+
+
 @pytest.mark.parametrize("opset", [11, 13, 19])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_between_dequantising_and_quantising(name: str, opset: int) -> None:
-    numbers = {"s": S, "t": T, "z": U8, "u": DATA["u"], "i": I8, "ys": scales(4), "q": scales(-8), "r": scales(-5)}
-    numbers |= {"o": np.array(0, np.uint8)}
-    check_rewriting(modelled(FUNCTIONS[name].format(f"com.microsoft.{name.split()[0]}"), numbers, opset))
+    check_rewriting(modelled(FUNCTIONS[name].format(f"com.microsoft.{name.split()[0]}"), NUMBERS, opset))
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "QLinearWhere"])
+def test_shapes_of_quantised_operators_are_known(name: str) -> None:
+    """Paddle computes the shape of a flattened image from the image's Shape."""
+    kind = "uint8" if "(uint8[" in FUNCTIONS[name].split("=>")[1] else "int8"
+    zero = "z" if kind == "uint8" else "i"
+    flatten = f"""g = DequantizeLinear(h, s, {zero})  n = Shape(g)  b = Slice(n, zero, one)  m = Concat<axis=0>(b, rest)
+        f = Reshape(g, m)  y = QuantizeLinear(f, s, {zero}) }}}}"""
+    head, body = FUNCTIONS[name].replace("{{ y =", "{{ h =").split("=>")
+    body = f"({kind}[R,E] y) " + body[body.index("{{") :].replace("}}", flatten)
+    sizes = {"zero": np.array([0]), "one": np.array([1]), "rest": np.array([-1])}
+    proto = modelled(f"{head}=> {body}".format(f"com.microsoft.{name.split()[0]}"), NUMBERS | sizes, 19)
+    view = check_rewriting(proto)
+    assert "Shape" not in ops(view)
 
 
 DYNAMIC = {
