@@ -24,16 +24,16 @@ def unwrap_indices(editor: Editor) -> list[str]:
         shape = static_shape(node.inputs[0])
         given, indices = node.inputs[1], None
         if shape and given is not None:
-            indices = _unwrap(given, shape[node.attributes.get_int("axis", 0)])
+            indices = _find_plain(given, shape[node.attributes.get_int("axis", 0)])
         if indices is not None and given is not None and static_shape(indices) == static_shape(given):
             editor.set_input(node, 1, indices)
             notes.append(f"{node_text(node)} counts from the end itself: the sum before it is left out")
     return notes
 
 
-def _unwrap(value: ir.Value, size: int) -> ir.Value | None:
+def _find_plain(value: ir.Value, size: int) -> ir.Value | None:
     """x of ``where(x < 0, x + size, x)``, or of the sum of products that tf2onnx writes for it; else None."""
-    chosen = _chosen(value)
+    chosen = _read_choice(value)
     if chosen is None:
         return None
     condition, where_negative, plain = chosen
@@ -41,19 +41,19 @@ def _unwrap(value: ir.Value, size: int) -> ir.Value | None:
     if less is None or added is None or not _is_number(less.inputs[1], 0):
         return None
     others = [other for other in added.inputs if other is not plain]
-    if _uncast(less.inputs[0]) is not plain or len(others) != 1 or not _is_number(others[0], size):
+    if _strip_cast(less.inputs[0]) is not plain or len(others) != 1 or not _is_number(others[0], size):
         return None
     return plain
 
 
-def _chosen(value: ir.Value) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None] | None:
+def _read_choice(value: ir.Value) -> tuple[ir.Value | None, ir.Value | None, ir.Value | None] | None:
     """The condition of a choice, and the tensors where it holds and elsewhere."""
     where = maker(value, "Where")
     if where is not None:
         return where.inputs[0], where.inputs[1], where.inputs[2]
     total = maker(value, "Add")
     products = [] if total is None else [maker(x, "Mul") for x in total.inputs]
-    pairs = [pair for product in products if product is not None for pair in (_masked(product),) if pair is not None]
+    pairs = [pair for product in products if product is not None for pair in (_read_mask(product),) if pair is not None]
     if len(pairs) != 2:
         return None
     for (condition, first), (other, second) in (pairs, pairs[::-1]):
@@ -63,17 +63,17 @@ def _chosen(value: ir.Value) -> tuple[ir.Value | None, ir.Value | None, ir.Value
     return None
 
 
-def _masked(product: ir.Node) -> tuple[ir.Value, ir.Value] | None:
+def _read_mask(product: ir.Node) -> tuple[ir.Value, ir.Value] | None:
     """The condition and the tensor of ``cast(condition) * tensor``."""
     first, second = product.inputs
     for mask, tensor in ((first, second), (second, first)):
-        condition = _uncast(mask)
+        condition = _strip_cast(mask)
         if condition is not None and tensor is not None and condition.dtype == ir.DataType.BOOL:
             return condition, tensor
     return None
 
 
-def _uncast(value: ir.Value | None) -> ir.Value | None:
+def _strip_cast(value: ir.Value | None) -> ir.Value | None:
     cast = maker(value, "Cast")
     return value if cast is None else cast.inputs[0]
 
