@@ -15,6 +15,8 @@ from trnrt.errors import InputError, UnsupportedModelError
 ROWS = 7
 TABLE = np.random.default_rng(0).normal(size=(ROWS, 5)).astype(np.float32)
 WHERE = "shifted = Add(ids, rows)  low = Less(ids, zero)  at = Where(low, shifted, ids)"
+WIDER = """wide = Cast<to=7>(ids)  shifted = Add(wide, rows_long)  low = Less(wide, zero_long)
+    at = Where(low, shifted, wide)"""
 SUM = """shifted = Add(ids, rows)  wide = Cast<to=1>(ids)  low = Less(wide, zero_float)  high = Not(low)
     a = Cast<to=6>(high)  b = Mul(ids, a)  c = Cast<to=6>(low)  d = Mul(c, shifted)  at = Add(d, b)"""
 
@@ -25,11 +27,12 @@ def modelled(body: str, rows: int = ROWS) -> bytes:
         {{ {body}  found = Gather(table, at)  y = Relu(found) }}"""
     proto = onnx.parser.parse_model(text)
     numbers = {"rows": np.int32(rows), "zero": np.int32(0), "zero_float": np.float32(0), "table": TABLE}
+    numbers |= {"rows_long": np.int64(rows), "zero_long": np.int64(0)}
     proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in numbers.items())
     return bytes(proto.SerializeToString())
 
 
-@pytest.mark.parametrize("body", [WHERE, SUM])
+@pytest.mark.parametrize("body", [WHERE, WIDER, SUM])
 def test_wrapped_indices(body: str) -> None:
     model = modelled(body)
     session = trnrt.InferenceSession(model, backend="simulator", cache=False)

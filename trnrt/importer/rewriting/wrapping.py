@@ -41,7 +41,8 @@ def _find_plain(value: ir.Value, size: int) -> ir.Value | None:
     if less is None or added is None or not _is_number(less.inputs[1], 0):
         return None
     others = [other for other in added.inputs if other is not plain]
-    if _strip_cast(less.inputs[0]) is not plain or len(others) != 1 or not _is_number(others[0], size):
+    is_same = plain in (less.inputs[0], _strip_cast(less.inputs[0]))
+    if not is_same or len(others) != 1 or not _is_number(others[0], size):
         return None
     return plain
 
