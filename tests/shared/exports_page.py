@@ -29,7 +29,8 @@ leave these nodes to onnxruntime.
 """
 _ORDER = (
     "integers", "optimised", "constant subgraphs", "3-D", "recurrent", "Resize", "GridSample", "MaxUnpool", "Einsum",
-    "CumSum, Trilu", "EmbeddingBag", "detectors", "segmentation", "tf2onnx", "Keras 3", "Paddle", "Ultralytics", "trees",
+    "CumSum, Trilu", "EmbeddingBag", "detectors", "segmentation", "Ultralytics", "tf2onnx", "Keras 3", "Paddle",
+    "trees",
 )  # fmt: skip
 """Kinds in the page's order; others follow by name."""
 _MOST_REASONS = 4
