@@ -22,6 +22,7 @@ OUTSIDE = ("operators", "nki", "bench", "kernels", "serve")
 # File -> why it names operators.
 ALLOWED = {
     "importer/folding/amended.py": "results that onnx's inference leaves open in some opsets",
+    "importer/folding/bytewise.py": "results of onnxruntime's quantised operators, which onnx does not infer",
     "importer/folding/computing.py": "the arithmetic of two operators on constants",
     "importer/folding/constants.py": "nodes that onnxscript's folder leaves or must not see",
     "importer/folding/counting.py": "shapes and counts, computed beside onnx's inference",
@@ -36,6 +37,7 @@ ALLOWED = {
     "importer/fused/attention.py": "a rewrite: onnxruntime's fused operators become ONNX's own",
     "importer/fused/blocked.py": "a rewrite: onnxruntime's fused operators become ONNX's own",
     "importer/fused/normalizing.py": "a rewrite: onnxruntime's fused operators become ONNX's own",
+    "importer/fused/padding.py": "a rewrite: onnxruntime's fused operators become ONNX's own",
     "importer/fused/products.py": "a rewrite: onnxruntime's fused operators become ONNX's own",
     "importer/fused/rewriting.py": "a rewrite: onnxruntime's fused operators become ONNX's own",
     "importer/fused/writing.py": "a rewrite: onnxruntime's fused operators become ONNX's own",
@@ -70,6 +72,7 @@ ALLOWED = {
     "importer/rewriting/scattering.py": "a rewrite: scatters at constant indices become moves",
     "importer/rewriting/splitting.py": "a rewrite: many inputs are taken a few at a time",
     "importer/rewriting/transposes.py": "a rewrite: Transposes cancel",
+    "importer/rewriting/wrapping.py": "a rewrite: a Gather reads indices before they are wrapped",
     "importer/rows/batching.py": "nodes that tell a graph how many rows there are",
     "importer/rows/indexing.py": "what stands between an input and the Gather that it is an index of",
     "importer/wholes.py": "operators whose results are whole if their operands are",
