@@ -109,6 +109,8 @@ def _prepare_graph(imported: ReadModel, given: _Given) -> GraphView:
         notes += more + folder.settle()
     name_nodes(model.graph)
     notes += split_long_sums(Editor(model))
+    if imported.batch_symbols:
+        notes.append(f"the inputs' batches {list_text(map(quote, imported.batch_symbols))} are taken for one")
     _check_outputs(imported, model)
     return GraphView(model, tuple(notes), tuple(_unresolved_reasons(imported, given.shapes, folder)))
 
@@ -141,6 +143,7 @@ def _check_given(
             raise InputError(f"input {quote(name)} has no shape", hint=f"expected {shape_text(info.shape)}")
         smallest = (0, 0) if name in imported.parameters else (fewest_rows, 1)
         bound[name] = _bind_shape(info, shapes[name], symbols, *smallest)
+    symbols.update({name: symbols[str(imported.batch)] for name in imported.batch_symbols})
     return _Given(bound, symbols, check_values(imported, bound, values))
 
 
