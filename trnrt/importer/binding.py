@@ -25,6 +25,7 @@ from trnrt.importer.rewriting.older import renew_opset_6, renew_opset_10
 from trnrt.importer.rewriting.packed import unpack_weights
 from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import find_too_large
+from trnrt.importer.unrolling.rewriting import expand_control
 from trnrt.importer.values import static_shape
 from trnrt.text import list_text, one_line, quote, shape_text
 
@@ -95,6 +96,8 @@ def _fold_model(imported: ReadModel, given: _Given) -> tuple[ir.Model, Folder, l
     if folder.keeps_integers:
         renew_opset_10(model)
     notes += [*imported.model.meta.get(NOTES, ()), *folder.settle()]
+    while more := expand_control(model):
+        notes += more + folder.settle()
     if folder.keeps_integers:
         notes += rewrite_quantised(model, given.symbols)
         folder.keeps_integers = False
