@@ -49,7 +49,54 @@ def bags() -> Iterator[tuple[str, Sample]]:
     yield "bags_last_offset", (Bags("mean", include_last_offset=True), (x, last), ["x", "o"], {})
 
 
-FAMILIES: tuple[Callable[[], Iterator[tuple[str, Sample]]], ...] = (bags,)
+class Sampler(nn.Module):
+    """grid_sample of images or volumes."""
+
+    def __init__(self, mode: str, padding: str, *, align: bool) -> None:
+        super().__init__()
+        self.mode, self.padding, self.align = mode, padding, align
+
+    def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+        return nn.functional.grid_sample(x, grid, self.mode, self.padding, align_corners=self.align)
+
+
+def samplers() -> Iterator[tuple[str, Sample]]:
+    """What grid_sample does beside its defaults."""
+    axes = {name: {0: "batch"} for name in ("x", "grid")}
+    images = torch.randn(2, 3, 6, 5), torch.rand(2, 4, 7, 2) * 4 - 2
+    volumes = torch.randn(2, 3, 4, 6, 5), torch.rand(2, 4, 7, 3, 3) * 4 - 2
+    for mode, padding, align in (("bicubic", "border", False), ("bicubic", "reflection", True)):
+        yield f"sampler_{mode}_{padding}", (Sampler(mode, padding, align=align), images, ["x", "grid"], axes)
+    for mode, padding, align in (("bilinear", "reflection", False), ("nearest", "zeros", True)):
+        yield f"sampler_volumes_{mode}_{padding}", (Sampler(mode, padding, align=align), volumes, ["x", "grid"], axes)
+
+
+class Segmenter(nn.Module):
+    """SegNet in small: an encoder that keeps the places of its maxima, and a decoder that puts them back there."""
+
+    def __init__(self, *, sized: bool) -> None:
+        super().__init__()
+        self.sized = sized
+        self.into, self.inner, self.out = (nn.Conv2d(a, b, 3, padding=1) for a, b in ((3, 8), (8, 8), (8, 4)))
+        self.pool, self.unpool = nn.MaxPool2d(2, return_indices=True), nn.MaxUnpool2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = torch.relu(self.into(x))
+        half, places = self.pool(wide)
+        half = torch.relu(self.inner(half))
+        quarter, inner_places = self.pool(half)
+        sizes = [value.shape[2:] if self.sized else None for value in (half, wide)]
+        back = self.unpool(quarter, inner_places, output_size=sizes[0])
+        return self.out(self.unpool(torch.relu(self.inner(back)), places, output_size=sizes[1]))
+
+
+def segmenters() -> Iterator[tuple[str, Sample]]:
+    """Images whose sizes divide by four, and others, whose decoder gets the sizes. The old exporter can't unpool."""
+    yield "segmenter", (Segmenter(sized=False), (torch.randn(2, 3, 16, 12),), ["x"], {"x": {0: "batch"}})
+    yield "segmenter_sized", (Segmenter(sized=True), (torch.randn(2, 3, 18, 15),), ["x"], {"x": {0: "batch"}})
+
+
+FAMILIES: tuple[Callable[[], Iterator[tuple[str, Sample]]], ...] = (bags, samplers, segmenters)
 
 
 def export(sample: Sample, *, dynamo: bool) -> onnx.ModelProto:
@@ -76,7 +123,7 @@ def main() -> None:
     for family in FAMILIES:
         torch.manual_seed(SEED)
         for name, sample in family():
-            for exporter in ("dynamo", "torchscript"):
+            for exporter in ("dynamo",) if family is segmenters else ("dynamo", "torchscript"):
                 onnx.save(export(sample, dynamo=exporter == "dynamo"), out / f"{name}_{exporter}.onnx")
 
 

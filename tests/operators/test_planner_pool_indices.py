@@ -137,6 +137,47 @@ def test_a_network_that_pools_and_unpools_twice() -> None:
     compare(model, {"x": x})
 
 
+@pytest.mark.parametrize("size", ["", ", s"])
+def test_unpooling_at_constant_indices(size: str) -> None:
+    """Which need not be a MaxPool's; with a size, they count in it."""
+    generator = np.random.default_rng(0)
+    constants = {"i": generator.permutation(2 * 3 * 8 * 6)[:72].reshape(2, 3, 4, 3)}
+    if size:
+        constants["s"] = np.array([2, 3, 9, 6], np.int64)
+    graph = f"""(float[2,3,4,3] x) => (float[a,b,c,d] z) {{ r = Cos(x)
+        u = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(r, i{size})  z = Neg(u) }}"""
+    plan = compare(modelled(graph, constants), {"x": drawn(2, 3, 4, 3)})
+    assert all(step.kernel != "max_pool2d" for step in plan.steps)
+
+
+def scattered(more: str = "a = Sub(i, less) b = Add(a, less)", size: int = 2 * 3 * 8 * 6) -> onnx.ModelProto:
+    """What PyTorch writes for unpooling: the pixels' numbers, less those of the images' first, and added again."""
+    constants = {
+        "less": (np.arange(6) * 48).reshape(2, 3, 1, 1),
+        "zeros": np.zeros(size, np.float32),
+        "flat": np.array([-1]),
+        "shape": np.array([2, 3, -1, 6]),
+        "one": np.array([1], np.int64),
+    }
+    return modelled(
+        f"""(float[2,3,8,6] x) => (float[a,b,c,d] z) {{ r = Relu(x)
+        y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r)  t = Cos(y)  {more}  f = Reshape(b, flat)
+        n = Unsqueeze(f, one)  v = Reshape(t, flat)  s = ScatterND(zeros, n, v)  z = Reshape(s, shape) }}""",
+        constants,
+    )
+
+
+def test_unpooling_as_pytorch_scatters() -> None:
+    plan = compare(scattered(), {"x": drawn(2, 3, 8, 6)})
+    assert {"max_pool2d", "repeat_pixels"} <= {step.kernel for step in plan.steps}
+
+
+@pytest.mark.parametrize("model", [scattered("b = Add(i, one)"), scattered(size=2 * 3 * 9 * 6)])
+def test_other_places_are_no_unpooling(model: onnx.ModelProto) -> None:
+    with pytest.raises(UnsupportedModelError, match="ScatterND"):
+        trnrt.InferenceSession(model.SerializeToString(), cache=False).run(None, {"x": drawn(2, 3, 8, 6)})
+
+
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [

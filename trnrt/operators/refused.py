@@ -26,7 +26,7 @@ _FUSED_BYTES = Refusal(
 )
 _UNPOOLED = Refusal(
     "only a MaxPool's own indices are supported, of windows as large as their strides, without padding, for a result "
-    "of its input's shape",
+    "of its input's shape, and constant ones",
     f"give both nodes such windows, and the MaxUnpool that output_shape; {FALLBACK}",
 )
 _GRID = Refusal(

@@ -29,6 +29,7 @@ from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.scattering import write_scatters
 from trnrt.importer.rewriting.splitting import split_variadic
 from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes, turn_after_norms
+from trnrt.importer.rewriting.unpooling import write_unpools
 from trnrt.importer.values import is_used, static_shape
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
@@ -86,6 +87,7 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     spread_gathers,
     drop_empty_parts,
     write_scatters,
+    write_unpools,
     write_indices,
     write_affine_grids,
     spread_normalizations,
