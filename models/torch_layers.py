@@ -24,7 +24,7 @@ ROWS, FEATURES = 20, 6
 Sample = tuple[nn.Module, tuple[Tensor, ...], list[str], dict[str, dict[int, str]]]
 
 
-class Bags(nn.Module):
+class Bags(nn.Module):  # type: ignore[misc]
     """EmbeddingBag and a linear layer: of ragged bags by offsets, which may be constant, or of a bag for each row."""
 
     def __init__(self, mode: str, offsets: Tensor | None = None, **options: Any) -> None:
@@ -49,7 +49,7 @@ def bags() -> Iterator[tuple[str, Sample]]:
     yield "bags_last_offset", (Bags("mean", include_last_offset=True), (x, last), ["x", "o"], {})
 
 
-class Sampler(nn.Module):
+class Sampler(nn.Module):  # type: ignore[misc]
     """grid_sample of images or volumes."""
 
     def __init__(self, mode: str, padding: str, *, align: bool) -> None:
@@ -71,7 +71,7 @@ def samplers() -> Iterator[tuple[str, Sample]]:
         yield f"sampler_volumes_{mode}_{padding}", (Sampler(mode, padding, align=align), volumes, ["x", "grid"], axes)
 
 
-class Segmenter(nn.Module):
+class Segmenter(nn.Module):  # type: ignore[misc]
     """SegNet in small: an encoder that keeps the places of its maxima, and a decoder that puts them back there."""
 
     def __init__(self, *, sized: bool) -> None:

@@ -128,8 +128,9 @@ def _write_constant(editor: Editor, node: ir.Node) -> str | None:
 
 def _write_scatter(editor: Editor, node: ir.Node) -> str | None:
     """Replace a ScatterND that writes a number for each window into a flat tensor of zeros, at the pool's indices."""
-    is_scatter = node.op_type == "ScatterND" and node.domain == "" and node.attributes.get_string("reduction", "none")
-    zeros = constant_array(node.inputs[0]) if is_scatter == "none" else None
+    is_scatter = node.op_type == "ScatterND" and node.domain == ""
+    plain = is_scatter and node.attributes.get_string("reduction", "none") == "none"
+    zeros = constant_array(node.inputs[0]) if plain else None
     if zeros is None or zeros.ndim != 1 or len(static_shape(node.inputs[1]) or ()) != 2:
         return None
     pool, less = _read_numbers(node.inputs[1])
