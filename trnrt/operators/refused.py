@@ -24,11 +24,6 @@ _FUSED_BYTES = Refusal(
     "several layers in one quantised operator, which onnxruntime's transformer optimizer writes",
     f"quantise the model as it was exported, before that optimizer fuses its layers; {FALLBACK}",
 )
-_UNPOOLED = Refusal(
-    "only a MaxPool's own indices are supported, of windows as large as their strides, without padding, for a result "
-    "of its input's shape, and constant ones",
-    f"give both nodes such windows, and the MaxUnpool that output_shape; {FALLBACK}",
-)
 _GRID = Refusal(
     "a size that isn't constant, or an affine transformation that isn't float32",
     "export the model in float32 and with fixed shapes",
@@ -67,7 +62,6 @@ _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
 _refused(_names("Scatter ScatterElements ScatterND"), values=Index(1))(_PLACES)
 _refused(_names("AffineGrid"), values=(1,))(_GRID)
-_refused(_names("MaxUnpool"), values=(2,))(_UNPOOLED)
 _refused(_names("Loop"), values=(0, 1))(_TRIPS)
 _refused(_names("Scan"))(_TRIPS)
 _refused(_names("ConstantOfShape"), values=(0,))(_SHAPES)
