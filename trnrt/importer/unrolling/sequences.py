@@ -106,7 +106,7 @@ _GROWING: dict[str, Callable[[Writer, ir.Node, dict[ir.Value, Elements | None]],
 # -- tensors from a sequence -----------------------------------------------------------------------------
 
 
-def _at(_writer: Writer, node: ir.Node, elements: Elements) -> ir.Value | None:
+def _element_at(_writer: Writer, node: ir.Node, elements: Elements) -> ir.Value | None:
     place = _position(node, 1, default=None)
     return elements[place] if place is not None and -len(elements) <= place < len(elements) else None
 
@@ -125,7 +125,7 @@ def _concat(writer: Writer, node: ir.Node, elements: Elements) -> ir.Value | Non
 
 
 _TAKING: dict[str, Callable[[Writer, ir.Node, Elements], ir.Value | None]] = {
-    "SequenceAt": _at,
+    "SequenceAt": _element_at,
     "SequenceLength": _length,
     "ConcatFromSequence": _concat,
 }

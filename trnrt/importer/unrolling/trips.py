@@ -50,8 +50,8 @@ def _count(loop: ir.Node, most: int) -> int:
     counter, going, *states = body.inputs
     after = dict(zip(states, body.outputs[1:], strict=False))
     firsts = dict(zip(states, loop.inputs[2:], strict=False))
-    needed = _behind([body.outputs[0]], body.inputs)
-    while more := _behind([after[value] for value in needed if value in after], body.inputs) - needed:
+    needed = _inputs_behind([body.outputs[0]], body.inputs)
+    while more := _inputs_behind([after[value] for value in needed if value in after], body.inputs) - needed:
         needed |= more
     needed.discard(going)  # always true within the body
     known = {value: _small(constant_array(firsts[value])) for value in needed if value in firsts}
@@ -66,7 +66,7 @@ def _count(loop: ir.Node, most: int) -> int:
     return most
 
 
-def _behind(values: Iterable[ir.Value], inputs: Iterable[ir.Value]) -> set[ir.Value]:
+def _inputs_behind(values: Iterable[ir.Value], inputs: Iterable[ir.Value]) -> set[ir.Value]:
     """Those of a body's ``inputs`` that the values depend on. Unknown if that takes too many nodes."""
     wanted, seen, places = list(values), set[ir.Value](), set(inputs)
     while wanted:
