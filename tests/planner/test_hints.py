@@ -57,9 +57,10 @@ TRIED: dict[str, Tried] = {
     ),
     "a sequence": Tried(
         "export the model with tensors in their place (Concat, Split)",
-        f"{X} {{ s = SplitToSequence<axis=1>(x, parts)  y = ConcatFromSequence<axis=1>(s) }}",
-        f"{X} {{ a, b = Split<axis=1>(x)  y = Concat<axis=1>(a, b) }}",
-        {"parts": np.array(2, np.int64)},
+        f"""{X} {{ e = Exp(x)  s = SequenceConstruct(x, e)  m = ReduceMax<keepdims=0>(x)  c = Greater(m, zero)
+        i = Cast<to=7>(c)  y = SequenceAt(s, i) }}""",
+        f"{X} {{ e = Exp(x)  m = ReduceMax<keepdims=0>(x)  c = Greater(m, zero)  y = Where(c, e, x) }}",
+        {"zero": np.array(0, np.float32)},
     ),
     "an optional value": Tried(
         "export the model without them",
@@ -67,19 +68,22 @@ TRIED: dict[str, Tried] = {
         f"{X} {{ y = Neg(x) }}",
     ),
     "a condition": Tried(
-        "export the model with the condition constant, or as tensors (Where in place of If)",
+        f"export the model with the condition constant, or with branches of one shape; {FALLBACK}",
+        """(float[2,4] x) => (float[2,k] y) { s = ReduceMax<keepdims=0>(x)  c = Greater(s, zero)
+        y = If(c) <then_branch = a () => (float[2,1] t) { t = ReduceMin<axes=[1]>(x) },
+        else_branch = b () => (float[2,4] e) { e = Relu(x) }> }""",
         """(float[2,4] x) => (float[2,4] y) { s = ReduceMax<keepdims=0>(x)  c = Greater(s, zero)
         y = If(c) <then_branch = a () => (float[2,4] t) { t = Neg(x) },
         else_branch = b () => (float[2,4] e) { e = Relu(x) }> }""",
-        f"{X} {{ s = ReduceMax<keepdims=0>(x)  c = Greater(s, zero)  t = Neg(x)  e = Relu(x)  y = Where(c, t, e) }}",
         {"zero": np.array(0, np.float32)},
     ),
     "a loop": Tried(
-        f"export the model unrolled (torch.onnx.export unrolls Python loops); {FALLBACK}",
+        f"export the model with a fixed number of trips (torch.onnx.export unrolls Python loops); {FALLBACK}",
+        """(float[2,4] x) => (float[2,4] y) { y = Loop(n, go, x) <body = b (int64 i, bool c, float[2,4] a)
+        => (bool d, float[2,4] e) { e = Neg(a)  m = ReduceMax<keepdims=0>(e)  d = Less(m, most) }> }""",
         """(float[2,4] x) => (float[2,4] y) { y = Loop(n, go, x)
         <body = b (int64 i, bool c, float[2,4] a) => (bool d, float[2,4] e) { d = Identity(c)  e = Neg(a) }> }""",
-        f"{X} {{ a = Neg(x)  b = Neg(a)  y = Neg(b) }}",
-        {"n": np.array(3, np.int64), "go": np.array(True)},
+        {"n": np.array(3, np.int64), "go": np.array(True), "most": np.array(9, np.float32)},
     ),
     "a shape of the data": Tried(
         "export the model with fixed shapes",
