@@ -28,7 +28,7 @@ from trnrt.planner.parts.partition import Partition, fallback_notes
 from trnrt.planner.sizes import default_shapes
 from trnrt.running.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, check_buckets
 from trnrt.running.buckets import choose as choose_buckets
-from trnrt.running.feeding import NodeArg, check_feeds, check_kinds, check_outputs, node_arg
+from trnrt.running.feeding import NodeArg, check_feeds, check_kinds, check_outputs, node_arg, row_counts
 from trnrt.running.no_rows import outputs_of_no_rows
 from trnrt.running.planning import Planner
 from trnrt.running.programs import Programs
@@ -132,6 +132,7 @@ class InferenceSession:
 
     def _plan_with(self, planner: Planner) -> None:
         self._planner = planner
+        self._apart: InferenceSession | None = None
         self._programs = Programs(planner, self.runner)
         self.last_run = RunResult()
 
@@ -175,6 +176,10 @@ class InferenceSession:
         """
         wanted = check_outputs(self.model, output_names)
         arrays = check_feeds(self.model, {**(feeds or {}), **(input_feed or {})})
+        if (fitting := self.fitting(arrays)) is not self:
+            answers = fitting.run(wanted, arrays)
+            self.last_run = fitting.last_run
+            return answers
         self.last_run = RunResult()
         try:
             outputs, self.last_run = self._run(arrays)
@@ -186,6 +191,19 @@ class InferenceSession:
     def close(self) -> None:
         """Release compiled programs and their device slots; a later ``run`` compiles again."""
         self._programs.close()
+        if self._apart is not None:
+            self._apart.close()
+
+    def fitting(self, arrays: Mapping[str, Array]) -> InferenceSession:
+        """The session to run these inputs: another one if the model's inputs have batches of their own, and differ."""
+        apart = self.model.apart
+        if apart is None or len(row_counts(self.model, arrays)) < 2:
+            return self
+        if self._apart is None:
+            self._apart = copy(self)
+            self._apart.model, self._apart._slicer = apart, Slicer(apart)
+            self._apart._plan_with(replace(self._planner, model=apart))
+        return self._apart
 
     def plan(self, batch: int = 1) -> Plan:
         """Make the plan for ``batch`` rows, as one kernel of any size.

@@ -104,7 +104,7 @@ class LoadedModel:
             metadata=metadata,
             labels=labels_of(metadata) or looked_up_labels(model) or None,
             buckets=buckets,
-            batch=model.batch,
+            batch=None if mixing is not None and model.apart is not None else model.batch,
             mixing=mixing,
             parameters=model.parameters,
         )

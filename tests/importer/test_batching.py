@@ -61,6 +61,8 @@ def changes_with_neighbours(model: onnx.ModelProto) -> bool:
     return False
 
 
+CHOSEN: dict[str, Array] = {"a": np.array([1]), "z": np.array(0, np.float32)}
+
 APART: dict[str, tuple[str, dict[str, Array]]] = {
     "mlp": ("(float[N,4] x) => (float[N,3] y) { h = Gemm(x, w, b) r = Relu(h) y = Softmax(r) }",
             {"w": drawn(4, 3), "b": drawn(3)}),
@@ -96,6 +98,17 @@ APART: dict[str, tuple[str, dict[str, Array]]] = {
     "centred columns": ("(float[N,2,3,3] x) => (float[N,2,3,3] y) { y = MeanVarianceNormalization<axes=[2,3]>(x) }",
                         {}),
     "normalized": ("(float[N,4] x) => (float[N,4] y) { y = LayerNormalization(x, s) }", {"s": drawn(4)}),
+    "chosen elements": ("""(float[N,4] x) => (float[N,1] y) { s = ReduceSum(x, a) c = Greater(s, z)
+            i = Cast<to=7>(c) y = GatherElements<axis=1>(x, i) }""", CHOSEN),
+    "chosen of turned rows": ("""(float[N,3,4] x) => (float[N,3,4] y) { t = Transpose<perm=[1,0,2]>(x) c = Greater(t, z)
+            i = Cast<to=7>(c) g = GatherElements<axis=2>(t, i) y = Transpose<perm=[1,0,2]>(g) }""", CHOSEN),
+    "looked up": ("""(float[N,4] x) => (float[N,1] y) { s = ReduceSum(x, a) c = Greater(s, z) i = Cast<to=7>(c)
+            y = GatherElements<axis=0>(w, i) }""", CHOSEN | {"w": drawn(4, 1)}),
+    "chosen channel": ("""(float[N,3,4] x) => (float[N,4] y) { s = ReduceSum(x, a) q = Squeeze(s, a)
+            f = Slice(q, zero, one, one) c = Greater(f, z) i = Cast<to=7>(c) y = GatherND<batch_dims=1>(x, i) }""",
+            {"a": np.array([2]), "zero": np.array([0]), "one": np.array([1]), "z": np.array(0, np.float32)}),
+    "one channel": ("""(float[N,3,4] x) => (float[N,4] y) { t = Transpose<perm=[1,0,2]>(x) g = GatherND(t, i)
+            y = Squeeze(g, a) }""", {"i": np.array([[2]]), "a": np.array([0])}),
 }  # fmt: skip
 
 # Each row's number, as a matrix of one column: p.
@@ -104,6 +117,10 @@ POSITIONS = """(float[N,4] x) => (float[N,k] y) { s = Shape<start=0, end=1>(x) n
 PLACES: dict[str, Array] = {"zero": np.array(0), "one": np.array(1), "axis": np.array([1])}
 
 TOGETHER: dict[str, tuple[str, dict[str, Array]]] = {
+    "elements of other rows": ("""(float[N,4] x) => (float[N,1] y) { i = ArgMax<axis=1>(x)
+            y = GatherElements<axis=0>(x, i) }""", {}),
+    "other rows": ("(float[N,4] x) => (float[N,4] y) { i = ArgMax<axis=1>(x) y = GatherND(x, i) }", {}),
+    "rows that a number tells": ("(float[N,4] x) => (float[1,4] y) { y = GatherND(x, i) }", {"i": np.array([[2]])}),
     "mean of all": ("(float[N,4] x) => (float[1,4] y) { y = ReduceMean<axes=[0]>(x) }", {}),
     "centred": ("(float[N,4] x) => (float[N,4] y) { m = ReduceMean<axes=[0]>(x) y = Sub(x, m) }", {}),
     "softmax of columns": ("(float[N,4] x) => (float[N,4] y) { y = Softmax<axis=0>(x) }", {}),
@@ -231,6 +248,19 @@ def test_a_constant_of_each_row_is_no_reason() -> None:
     x = drawn(5, 5, 4)
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+    assert session.last_run.notes == ("5 rows ran in 1 slice of 8, padded with 3 rows",)
+
+
+@pytest.mark.parametrize(
+    "name", ["chosen elements", "chosen of turned rows", "looked up", "chosen channel", "one channel"]
+)
+def test_elements_are_picked_in_padded_batches(name: str) -> None:
+    model = modelled(*APART[name])
+    session = trnrt.InferenceSession(model.SerializeToString(), buckets=[8])
+    dims = model.graph.input[0].type.tensor_type.shape.dim[1:]
+    x = drawn(5, *(dim.dim_value for dim in dims))
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-6)
     assert session.last_run.notes == ("5 rows ran in 1 slice of 8, padded with 3 rows",)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planning import compare, drawn, modelled, onnxruntimes
 
 import trnrt
-from trnrt.errors import UnsupportedModelError
+from trnrt.errors import InputError, UnsupportedModelError
 
 IMAGE = (2, 3, 9, 7)
 
@@ -137,6 +137,72 @@ def test_a_network_that_pools_and_unpools_twice() -> None:
     compare(model, {"x": x})
 
 
+@pytest.mark.parametrize("size", ["", ", s"])
+def test_unpooling_at_constant_indices(size: str) -> None:
+    """Which need not be a MaxPool's; with a size, they count in it."""
+    generator = np.random.default_rng(0)
+    constants = {"i": generator.permutation(2 * 3 * 8 * 6)[:72].reshape(2, 3, 4, 3)}
+    if size:
+        constants["s"] = np.array([2, 3, 9, 6], np.int64)
+    graph = f"""(float[2,3,4,3] x) => (float[a,b,c,d] z) {{ r = Cos(x)
+        u = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(r, i{size})  z = Neg(u) }}"""
+    plan = compare(modelled(graph, constants), {"x": drawn(2, 3, 4, 3)})
+    assert all(step.kernel != "max_pool2d" for step in plan.steps)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("size", ["", ", s"])
+def test_unpooling_by_an_input(size: str, dtype: str) -> None:
+    """Places that repeat keep the last number, as in onnxruntime."""
+    shapes = {"s": np.array([2, 3, 9, 7], np.int64)} if size else {}
+    graph = f"""(float[2,3,4,3] x, int64[2,3,4,3] i) => (float[a,b,c,d] z) {{ r = Cos(x)
+        u = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(r, i{size})  z = Neg(u) }}"""
+    model = modelled(graph, shapes)
+    places = np.random.default_rng(0).permutation(288)[:72].reshape(2, 3, 4, 3)
+    places[1, 2] = places[0, 0]
+    plan = compare(model, {"x": np.round(drawn(2, 3, 4, 3) * 8) / 8, "i": places}, dtype=dtype)
+    assert "scatter_rows" in {step.kernel for step in plan.steps}
+
+
+@pytest.mark.parametrize("place", [-1, 288])
+def test_a_place_outside_is_refused_when_it_runs(place: int) -> None:
+    model = modelled(
+        """(float[2,3,4,3] x, int64[2,3,4,3] i) => (float[a,b,c,d] z)
+        { z = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i) }"""
+    )
+    session = trnrt.InferenceSession(model.SerializeToString(), cache=False)
+    with pytest.raises(InputError, match=f"holds {place}, and MaxUnpool .* writes to one of 288 places"):
+        session.run(None, {"x": drawn(2, 3, 4, 3), "i": np.full((2, 3, 4, 3), place)})
+
+
+def scattered(more: str = "a = Sub(i, less) b = Add(a, less)", size: int = 2 * 3 * 8 * 6) -> onnx.ModelProto:
+    """What PyTorch writes for unpooling: the pixels' numbers, less those of the images' first, and added again."""
+    constants = {
+        "less": (np.arange(6) * 48).reshape(2, 3, 1, 1),
+        "zeros": np.zeros(size, np.float32),
+        "flat": np.array([-1]),
+        "shape": np.array([2, 3, -1, 6]),
+        "one": np.array([1], np.int64),
+    }
+    return modelled(
+        f"""(float[2,3,8,6] x) => (float[a,b,c,d] z) {{ r = Relu(x)
+        y, i = MaxPool<kernel_shape=[2,2], strides=[2,2]>(r)  t = Cos(y)  {more}  f = Reshape(b, flat)
+        n = Unsqueeze(f, one)  v = Reshape(t, flat)  s = ScatterND(zeros, n, v)  z = Reshape(s, shape) }}""",
+        constants,
+    )
+
+
+def test_unpooling_as_pytorch_scatters() -> None:
+    plan = compare(scattered(), {"x": drawn(2, 3, 8, 6)})
+    assert {"max_pool2d", "repeat_pixels"} <= {step.kernel for step in plan.steps}
+
+
+@pytest.mark.parametrize("model", [scattered("b = Add(i, one)"), scattered(size=2 * 3 * 9 * 6)])
+def test_other_places_are_no_unpooling(model: onnx.ModelProto) -> None:
+    with pytest.raises(UnsupportedModelError, match="ScatterND"):
+        trnrt.InferenceSession(model.SerializeToString(), cache=False).run(None, {"x": drawn(2, 3, 8, 6)})
+
+
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
@@ -144,14 +210,14 @@ def test_a_network_that_pools_and_unpools_twice() -> None:
         (
             """y, i = MaxPool<kernel_shape=[3,3], strides=[2,2]>(x)
             z = MaxUnpool<kernel_shape=[3,3], strides=[2,2]>(y, i)""",
-            "only a MaxPool's own indices",
+            "indices that the device computes may repeat",
         ),
         # Numbers that go down the columns: MaxUnpool takes them for others.
         (
             """y, i = MaxPool<kernel_shape=[2,2], strides=[2,2], storage_order=1>(x)
             s = Constant<value_ints=[1,2,9,11]>()
             z = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(y, i, s)""",
-            "only a MaxPool's own indices",
+            "indices that the device computes may repeat",
         ),
         ("y, i = MaxPool<kernel_shape=[9,9]>(x) z = Cast<to=1>(i)", "windows of up to 64 elements"),
     ],

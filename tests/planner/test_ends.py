@@ -61,6 +61,16 @@ ENDS = {
         },
         ["RoiAlign"],
     ),
+    "If": (
+        "(float[1,6,4] x) => (float[1,k,4] y) { f = Exp(x)  r = ReduceMax<axes=[2], keepdims=0>(f)"
+        "  s = Unsqueeze(r, one)"
+        "  q = NonMaxSuppression(f, s, most, iou, least)  n = Shape<end=1>(q)  c = Greater(n, none)"
+        "  y = If (c) <then_branch = t () => (float[1,k,4] d) { i = Gather<axis=1>(q, two)"
+        "  d = Gather<axis=1>(f, i) }, else_branch = e () => (float[1,z,4] g) { g = Identity(f) }> }",
+        {name: DETECTOR[name] for name in ("most", "iou", "least", "two")}
+        | {"none": np.array([0]), "one": np.array([1])},
+        ["NonMaxSuppression", "Shape", "Greater", "If"],
+    ),
     "Compress": (
         "(float[2,3] x) => (float[2,k] y) { a = Exp(x)  y = Compress<axis=1>(a, keep) }",
         {"keep": np.array([True, False, True])},

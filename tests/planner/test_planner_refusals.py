@@ -29,16 +29,18 @@ def blockers(text: str, opset: int = 18, **domains: int) -> list[Blocker]:
     ("text", "op", "reason", "hint"),
     [
         (
-            """g (float[2,4] x) => (float[2,4] y) <int64 n = {3}, bool go = {1}> { y = Loop(n, go, x)
+            """g (float[2,4] x, int64[2] m) => (float[2,4] y) <bool go = {1}>
+            { n = ReduceSum<keepdims=0>(m)  y = Loop(n, go, x)
             <body = b (int64 i, bool c, float[2,4] a) => (bool d, float[2,4] e) { d = Identity(c)  e = Exp(a) }> }""",
-            "Loop", "a loop", "unrolled",
+            "Loop", "a number of trips", "a fixed number of trips",
         ),
         (
-            """g (float[2,4] x, bool c) => (float[2,4] y) { y = If(c) <then_branch = a () => (float[2,4] t)
-            { t = Exp(x) }, else_branch = b () => (float[2,4] e) { e = Relu(x) }> }""",
-            "If", "control flow", "constant",
+            """g (float[2,4] x, bool c) => (float[2,k] y) { y = If(c) <then_branch = a () => (float[2,8] t)
+            { t = Concat<axis=1>(x, x) }, else_branch = b () => (float[2,4] e) { e = Relu(x) }> }""",
+            "If", "results differ in shape", "constant",
         ),
-        ("g (float[2,4] x) => (float[2,4] y) <int64 k = {0}> { s = SplitToSequence(x)  y = SequenceAt(s, k) }",
+        ("g (float[2,4] x) => (float[1,4] y) { s = SplitToSequence(x)  i = ArgMax<axis=1, keepdims=0>(x)"
+         "  k = ReduceMax<keepdims=0>(i)  y = SequenceAt(s, k) }",
          "SplitToSequence", "sequences", "Split"),
         ("g (float[3,2,4] x, float[1,8,4] w, float[1,8,2] r) => (float[3,1,2,2] y) "
          '{ y = LSTM<hidden_size=2, activations=["Elu","Tanh","Tanh"]>(x, w, r) }',

@@ -66,6 +66,23 @@ too. Other types (4, 16 and 2 bits, 8-bit floats) are refused, unless all of it 
 floats, as those of com.microsoft.MatMulNBits do.
 """
 
+_CONTROL = """## Loops, branches, sequences and bags
+
+The importer writes them as plain operators (`trnrt/importer/unrolling`) when shapes are bound:
+
+- **Loop** is unrolled if its number of trips doesn't depend on the data: a constant, a count that its condition makes,
+  or an input of the model (each value needs a plan). At most 1,024 trips, and 20,000 nodes of all loops together.
+  **Scan** is unrolled along its axis.
+- **If** with a constant condition is one of its branches. With a computed one, both are computed and Where selects, if
+  their results have the same shapes and types. Among the ends of a detector the host runs it.
+- **Sequences** of elements that are known when the model is read are taken apart.
+- **EmbeddingBag**, which PyTorch writes as a loop over the bags, is one operation. Bags of one size: a Reduce. Other
+  constant offsets: a product with a constant matrix, or a maximum of repeated rows. Offsets from an input: a product
+  with a matrix of zeros and ones that the device computes, or a maximum over the rows in each bag; bags times rows (for
+  a maximum, times features) are at most 2^24. Infinity and NaN in a row reach the sums of other bags. `padding_idx`
+  stays out, as its loop depends on the data: set that row of the table to zeros, and export a sum without it.
+"""
+
 _FUSED = """## onnxruntime's operators
 
 onnxruntime's optimizer writes operators of its own when it saves a model at the level extended or all, and so does
@@ -121,6 +138,7 @@ trnrt follows onnxruntime; its tests compare with 1.32.
   than the image divided by the stride.
 - **AveragePool with `count_include_pad`** divides by the part of a window inside the image and its padding. Before
   opset 19 it divides by the whole window, unless `ceil_mode` is 1.
+- **MaxUnpool with `output_shape`**: places count in that shape; the reference counts them in the smaller one, and pads.
 - **ConvTranspose with `auto_pad`**: results, `output_padding` included, are at most as large as the image times the
   stride.
 
@@ -170,7 +188,7 @@ def operator_page() -> str:
         lines.append(_row(_entry(operator, own, found[operator])))
     lines += ["", _QUANTISED, _row(("operator", "what is done", "attributes", "tests")), "|---|---|---|---|"]
     lines += [_row(_quantised_entry(operator, found[operator])) for operator in rewritten_operators()]
-    lines += ["", _FUSED, _row(("operator", "what is done")), "|---|---|"]
+    lines += ["", _CONTROL, _FUSED, _row(("operator", "what is done")), "|---|---|"]
     lines += [_row((titled(operator), _summary(write))) for operator, write in fused_operators().items()]
     lines += ["", _WRITTEN_OUT.format(names=", ".join(map(titled, sorted(EXPANDED)))), "", _OPTIMISED]
     lines += ["", _COMMON, "", *(f"- {message}" for message in dict.fromkeys([*of_the_walk(), *common]))]

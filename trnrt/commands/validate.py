@@ -61,6 +61,7 @@ def validate(model: Path, options: SessionOptions, given: Given, comparing: Comp
     before = note_backend(session, options)
     inputs, labels = _inputs(session, given, LAYERS_SAMPLES if comparing.layers else DEFAULT_SAMPLES)
     note(*inputs.notes)
+    session = session.fitting(inputs.feeds)
     # Before the whole run, which keeps all tensors.
     layers = _layers(session, inputs, comparing) if comparing.layers else None
     with working(f"running on the {session.backend} and with onnxruntime"):

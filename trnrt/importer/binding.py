@@ -25,6 +25,7 @@ from trnrt.importer.rewriting.older import renew_opset_6, renew_opset_10
 from trnrt.importer.rewriting.packed import unpack_weights
 from trnrt.importer.rewriting.rules import apply_rules
 from trnrt.importer.sizes import find_too_large
+from trnrt.importer.unrolling.rewriting import expand_control
 from trnrt.importer.values import static_shape
 from trnrt.text import list_text, one_line, quote, shape_text
 
@@ -95,6 +96,8 @@ def _fold_model(imported: ReadModel, given: _Given) -> tuple[ir.Model, Folder, l
     if folder.keeps_integers:
         renew_opset_10(model)
     notes += [*imported.model.meta.get(NOTES, ()), *folder.settle()]
+    while more := expand_control(model):
+        notes += more + folder.settle()
     if folder.keeps_integers:
         notes += rewrite_quantised(model, given.symbols)
         folder.keeps_integers = False
@@ -109,6 +112,8 @@ def _prepare_graph(imported: ReadModel, given: _Given) -> GraphView:
         notes += more + folder.settle()
     name_nodes(model.graph)
     notes += split_long_sums(Editor(model))
+    if imported.batch_symbols:
+        notes.append(f"the inputs' batches {list_text(map(quote, imported.batch_symbols))} are taken for one")
     _check_outputs(imported, model)
     return GraphView(model, tuple(notes), tuple(_unresolved_reasons(imported, given.shapes, folder)))
 
@@ -141,6 +146,7 @@ def _check_given(
             raise InputError(f"input {quote(name)} has no shape", hint=f"expected {shape_text(info.shape)}")
         smallest = (0, 0) if name in imported.parameters else (fewest_rows, 1)
         bound[name] = _bind_shape(info, shapes[name], symbols, *smallest)
+    symbols.update({name: symbols[str(imported.batch)] for name in imported.batch_symbols})
     return _Given(bound, symbols, check_values(imported, bound, values))
 
 

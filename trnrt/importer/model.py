@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ImportedModel(ReadModel):
-    """The result of ``import_model``: a model to be prepared by ``bind``."""
+    """The result of ``import_model``: a model to be prepared by ``bind``.
+
+    ``apart``: the model as its file declares it, if that gives each input a batch of its own, and here they are one.
+    """
+
+    apart: ImportedModel | None = None
 
     def bind(
         self,

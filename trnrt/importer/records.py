@@ -48,7 +48,8 @@ class ReadModel:
     if the model has no batch. ``opset`` is the version of ONNX's own operators. ``model`` is the graph as read: share
     it, don't change it. ``parameters`` names inputs that are really attributes, such as the shape for a Reshape: a plan
     needs their values, and they don't count for ``batch``. ``digest`` is the SHA-256 of the file with its external
-    data.
+    data. ``batch_symbols``: the symbols in the file, if each input has its own: ``inputs`` and ``outputs`` have the
+    first.
     """
 
     name: str
@@ -60,3 +61,4 @@ class ReadModel:
     model: ir.Model = field(repr=False)
     parameters: tuple[str, ...] = ()
     digest: str = ""
+    batch_symbols: tuple[str, ...] = ()

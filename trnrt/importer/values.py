@@ -53,6 +53,20 @@ def has_subgraph(node: ir.Node) -> bool:
     return any(attribute.type in graphs for attribute in node.attributes.values())
 
 
+def bodies_of(node: ir.Node) -> list[ir.Graph]:
+    """The graphs in the node's attributes."""
+    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+
+
+def release_bodies(node: ir.Node) -> None:
+    """Let the bodies of a removed node read nothing: the values around them must not seem to be used."""
+    for body in bodies_of(node):
+        for inner in body.all_nodes():
+            for k in range(len(inner.inputs)):
+                inner.replace_input_with(k, None)
+        body.outputs.clear()
+
+
 def constant_array(value: ir.Value | None) -> np.ndarray | None:
     """The value's array, if it is a constant."""
     if value is None or value.const_value is None:

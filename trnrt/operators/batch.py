@@ -141,14 +141,50 @@ def gather(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
     return indices.move_to(shape, node.attributes.get_int("axis", 0) % len(table) + indices.axis)
 
 
-def gather_nd(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
-    """The indices are the rows, and pick from a constant table."""
+def gather_elements(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    """An element is picked along the axis, from its own place in the other dimensions."""
     data, indices = sources
-    if data is not None or indices is None or node.attributes.get_int("batch_dims", 0) != 0:
-        raise Mixes("what it does to the batch is not known")
-    if indices.axis == len(indices.shape) - 1:
-        raise Mixes("an index consists of several rows")
-    return indices.move_to(shape, indices.axis)
+    axis = node.attributes.get_int("axis", 0) % len(shape)
+    if data is None and indices is not None and indices.axis == axis:
+        return indices.move_to(shape, axis)
+    return _pick_within(node, sources, shape, axis)
+
+
+def gather_nd(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:
+    """The dimensions before ``batch_dims`` go together; or the indices are the rows, and pick from a constant table; or
+    constant ones pick parts that hold the rows."""
+    data, indices = sources
+    together = node.attributes.get_int("batch_dims", 0)
+    picked = static_shape(node.inputs[1])
+    if any(batch is not None and batch.axis < together for batch in sources):
+        return _pick_within(node, sources, shape)
+    if data is None and indices is not None:
+        if indices.axis == len(indices.shape) - 1:
+            raise Mixes("an index consists of several rows")
+        return indices.move_to(shape, indices.axis)
+    if indices is None and data is not None and picked:
+        rest = data.axis - together - picked[-1]
+        if rest >= 0:
+            return data.move_to(shape, len(picked) - 1 + rest)
+    raise Mixes("it picks along the batch's dimension, or by indices that have it elsewhere")
+
+
+def _pick_within(node: ir.Node, sources: list[Batch | None], shape: Shape, axis: int = -1) -> Batch:
+    """Data and indices have the batch in the same dimension, which is not ``axis``; or one of them is constant, and the
+    same for each row."""
+    found = [batch for batch in sources if batch is not None]
+    made = found[0].move_to(shape, found[0].axis)
+    if made.axis == axis:
+        raise Mixes(f"it picks along dimension {axis}, which is the batch's")
+    if len({(batch.axis, batch.row_step, batch.shape[batch.axis]) for batch in found}) > 1:
+        raise Mixes(_PLACES)
+    for value, batch in zip(node.inputs, sources, strict=True):
+        size = (static_shape(value) or ())[made.axis :][:1]
+        if batch is None and (
+            size != (shape[made.axis],) or not is_same_for_rows(constant_array(value), made.axis, made.rows)
+        ):
+            raise Mixes(_BY_PLACE)
+    return made
 
 
 def one_hot(node: ir.Node, sources: list[Batch | None], shape: Shape) -> Batch:

@@ -43,7 +43,7 @@ class _Places:
     width: int = 1
 
 
-@moves({"GatherElements": (11, 13)}, batch=batch.unknown, values=(), folds=SMALL)
+@moves({"GatherElements": (11, 13)}, batch=batch.gather_elements, values=(), folds=SMALL)
 def lower_gather_elements(lowering: Lowering, node: ir.Node) -> None:
     """An element for each index: it replaces one coordinate of the index's own place."""
     view = can_move(lowering, node.inputs[0])

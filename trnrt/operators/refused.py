@@ -25,14 +25,13 @@ _FUSED_BYTES = Refusal(
     "several layers in one quantised operator, which onnxruntime's transformer optimizer writes",
     f"quantise the model as it was exported, before that optimizer fuses its layers; {FALLBACK}",
 )
-_UNPOOLED = Refusal(
-    "only a MaxPool's own indices are supported, of windows as large as their strides, without padding, for a result "
-    "of its input's shape",
-    f"give both nodes such windows, and the MaxUnpool that output_shape; {FALLBACK}",
-)
 _GRID = Refusal(
     "a size that isn't constant, or an affine transformation that isn't float32",
     "export the model in float32 and with fixed shapes",
+)
+_TRIPS = Refusal(
+    "a number of trips that isn't known when the model is read, or is more than 1,024, or makes more than 20,000 nodes",
+    f"export the model with a fixed number of trips (torch.onnx.export unrolls Python loops); {FALLBACK}",
 )
 _TREES = Refusal("trees and other classical models are not supported: only scalers and neural nets are", FALLBACK)
 
@@ -64,7 +63,8 @@ _refused(_names("BitShift"), batch=batch.elementwise)(_INTEGERS)
 _refused(_names("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor"))(_INTEGERS)
 _refused(_names("Scatter ScatterElements ScatterND"), values=Index(1))(_PLACES)
 _refused(_names("AffineGrid"), values=(1,))(_GRID)
-_refused(_names("MaxUnpool"), values=(2,))(_UNPOOLED)
+_refused(_names("Loop"), values=(0, 1))(_TRIPS)
+_refused(_names("Scan"))(_TRIPS)
 _refused(_names("ConstantOfShape"), values=(0,))(_SHAPES)
 _refused(_names("Range"), values=(0, 1, 2), folds=CHEAP | COUNTS)(_SHAPES)
 _refused(_names("Shape Size"), folds=COUNTS)(_SHAPES)
@@ -88,13 +88,8 @@ _refused(
 for _operators, _reason, _hint in (
     (
         "If",
-        "control flow that depends on the data: the NeuronCore runs one fixed sequence of instructions",
-        "export the model with the condition constant, or as tensors (Where in place of If)",
-    ),
-    (
-        "Loop Scan",
-        "a loop: the NeuronCore runs one fixed sequence of instructions, and loops are not unrolled here",
-        f"export the model unrolled (torch.onnx.export unrolls Python loops); {FALLBACK}",
+        "a condition on the data, for branches whose results differ in shape or type, or that can't both be computed",
+        f"export the model with the condition constant, or with branches of one shape; {FALLBACK}",
     ),
     (
         """ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength

@@ -33,14 +33,20 @@ def default_shapes(
     """Each input's shape with ``batch`` for the symbolic batch, and ``given`` sizes for other open dimensions.
 
     A batch fixed by the model stays. A given shape has all dimensions of its input, or all but the batch; the name ""
-    means the only input. Raises InputError for a dimension that stays open or contradicts the model.
+    means the only input. A symbol's size is the same in all inputs. Raises InputError for a dimension that stays open
+    or contradicts the model.
     """
     named = _by_input(model, given or {})
-    shapes = {}
+    filled = {}
     for info in model.inputs:
         sizes = tuple(_fill_batch(d, k, model.batch, batch) for k, d in enumerate(info.shape))
         if info.name in named:
             sizes = _fill_sizes(info, sizes, named[info.name], has_batch=model.batch is not None)
+        filled[info.name] = sizes
+    symbols = _symbol_sizes(model, filled)
+    shapes = {}
+    for info in model.inputs:
+        sizes = tuple(symbols.get(d, d) if isinstance(d, str) else d for d in filled[info.name])
         open_dims = [printable(d or "?") for d in sizes if not isinstance(d, int)]
         if open_dims:
             raise InputError(
@@ -83,6 +89,12 @@ def _fill_sizes(
         if isinstance(theirs, int) and mine != theirs:
             raise InputError(f"{given_shape}: dimension {axis} is {theirs}")
     return whole
+
+
+def _symbol_sizes(model: ImportedModel, filled: Mapping[str, tuple[int | str | None, ...]]) -> dict[str, int]:
+    """The sizes that the filled shapes give the model's symbols: one input's are the others', too."""
+    pairs = (pair for info in model.inputs for pair in zip(info.shape, filled[info.name], strict=True))
+    return {name: size for name, size in pairs if isinstance(name, str) and isinstance(size, int)}
 
 
 def _fill_batch(dim: int | str | None, position: int, symbol: int | str | None, batch: int) -> int | str | None:

@@ -54,6 +54,11 @@ def check_kinds(model: ImportedModel) -> None:
         raise UnsupportedModelError(model.name, blockers)
 
 
+def row_counts(model: ImportedModel, arrays: Mapping[str, Array]) -> set[int]:
+    """The sizes of the inputs' dimension 0."""
+    return {a.shape[0] for name, a in arrays.items() if a.ndim and name not in model.parameters}
+
+
 def check_feeds(model: ImportedModel, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """The inputs as arrays of the model's dtypes; InputError if they don't fit the model or each other."""
     check_kinds(model)
@@ -69,8 +74,9 @@ def check_feeds(model: ImportedModel, feeds: Mapping[str, Array]) -> dict[str, A
     for name, info in known.items():
         is_parameter = name in model.parameters
         check_array(arrays[name], info, None if is_parameter else model.batch, may_be_empty=is_parameter)
-    rows = {a.shape[0]: name for name, a in arrays.items() if a.ndim and name not in model.parameters}
-    if model.batch is not None and len(rows) > 1:
-        found = ", ".join(f"{quote(name)} has {count:,}" for count, name in rows.items())
+    rows = row_counts(model, arrays)
+    if model.batch is not None and len(rows) > 1 and model.apart is None:
+        given = {a.shape[0]: name for name, a in arrays.items() if a.ndim and name not in model.parameters}
+        found = ", ".join(f"{quote(name)} has {count:,}" for count, name in given.items())
         raise InputError(f"the inputs have different numbers of rows: {found}", hint="give each as many rows")
     return arrays

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from trnrt.importer.values import opset_of, static_shape
+from trnrt.importer.values import constant_array, input_at, opset_of, static_shape
 
 Kind = tuple[ir.DataType, tuple[int, ...]]
 
@@ -47,10 +47,17 @@ def _normalization_kind(node: ir.Node) -> Kind | None:
     return None if source is None or source.dtype is None or shape is None else (source.dtype, shape)
 
 
+def _unpooling_kind(node: ir.Node) -> Kind | None:
+    """A MaxUnpool with an output_shape has that shape."""
+    source, wanted = node.inputs[0], constant_array(input_at(node, 2))
+    return None if source is None or source.dtype is None or wanted is None else (source.dtype, tuple(map(int, wanted)))
+
+
 AMENDED: dict[str, Callable[[ir.Node], Kind | None]] = {
     "GreaterOrEqual": _comparison_kind,
     "LayerNormalization": _normalization_kind,
     "LessOrEqual": _comparison_kind,
+    "MaxUnpool": _unpooling_kind,
     "SimplifiedLayerNormalization": _normalization_kind,
     "Slice": _slice_kind,
 }

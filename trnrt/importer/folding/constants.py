@@ -27,7 +27,14 @@ from trnrt.importer.folding.spatial import SIZED, is_open
 from trnrt.importer.folding.windows import write_out_padding
 from trnrt.importer.naming import node_text
 from trnrt.importer.reading.limits import LARGEST_CONSTANT, MOST_FOLDED
-from trnrt.importer.values import constant_array, is_resolved, named_outputs, replace_output, static_size
+from trnrt.importer.values import (
+    constant_array,
+    is_resolved,
+    named_outputs,
+    release_bodies,
+    replace_output,
+    static_size,
+)
 from trnrt.operators.record import CHEAP, SMALL, record_of
 from trnrt.text import list_text
 
@@ -97,7 +104,7 @@ class Folder:
         return bool(changed)
 
     def _fold(self) -> bool:
-        nodes = self.model.graph.all_nodes()
+        nodes = list(self.model.graph.all_nodes())
         hidden = [n for n in nodes if n.domain == "" and (n.op_type in _OF_SEQUENCES or is_open(n) or is_premature(n))]
         for node in hidden:
             node.domain = "trnrt.hidden"
@@ -111,6 +118,9 @@ class Folder:
         )
         for node in hidden:
             node.domain = ""
+        for node in nodes:
+            if node.graph is None:  # an If of a constant condition: the folder keeps one branch
+                release_bodies(node)
         return bool(result.modified)
 
     def _may_fold(self, node: ir.Node) -> bool:

@@ -76,6 +76,12 @@ class Writer:
             return self.apply("Unsqueeze", value, axes=list(axes))
         return self.apply("Unsqueeze", value, np.array(axes, np.int64))
 
+    def squeeze(self, value: ir.Value, axis: int) -> ir.Value:
+        """The value without an axis of size 1."""
+        if self.opset < 13:
+            return self.apply("Squeeze", value, axes=[axis])
+        return self.apply("Squeeze", value, np.array([axis], np.int64))
+
     def constant(self, array: Array, like: str) -> ir.Value:
         """A new constant."""
         return self.editor.constant(array, f"{like}_constant")

@@ -12,7 +12,15 @@ from onnx.helper import make_tensor_type_proto
 from trnrt.importer.folding.guarding import infer_graph
 from trnrt.importer.reading.protos import all_nodes
 
-EXPANDED = frozenset({("", "Attention"), ("", "RotaryEmbedding"), ("", "SwiGLU"), ("ai.onnx.preview", "FlexAttention")})
+EXPANDED = frozenset(
+    {
+        ("", "Attention"),
+        ("", "LinearAttention"),
+        ("", "RotaryEmbedding"),
+        ("", "SwiGLU"),
+        ("ai.onnx.preview", "FlexAttention"),
+    }
+)
 """(domain, name) of operators that are written out by onnx's definition of them."""
 EXPANDED_DOMAIN = "trnrt.expanded"
 """The domain of the functions that ``define_operators`` adds."""

@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -127,7 +128,7 @@ def _convert_proto(proto: onnx.ModelProto, name: str, where: str, digest: str) -
     model = _graph(proto, where)
     parameters = find_parameters(model.graph)
     data = [info for info in inputs if info.name not in parameters]
-    return ImportedModel(
+    declared = ImportedModel(
         name=name,
         inputs=inputs,
         outputs=outputs,
@@ -138,6 +139,16 @@ def _convert_proto(proto: onnx.ModelProto, name: str, where: str, digest: str) -
         parameters=parameters,
         digest=digest,
     )
+    symbols = tuple(signature.shared_batch(data, outputs))
+    return _join_batches(declared, symbols) if symbols else declared
+
+
+def _join_batches(model: ImportedModel, symbols: tuple[str, ...]) -> ImportedModel:
+    """The model with one batch in place of those that are called ``symbols``."""
+    inputs, outputs = (
+        tuple(signature.rename_batch(info, symbols) for info in side) for side in (model.inputs, model.outputs)
+    )
+    return replace(model, inputs=inputs, outputs=outputs, batch=symbols[0], batch_symbols=symbols, apart=model)
 
 
 def _graph(proto: onnx.ModelProto, where: str) -> ir.Model:

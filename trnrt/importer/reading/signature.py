@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import onnx
 import onnx_ir as ir
@@ -96,6 +97,31 @@ def batch_of(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> int
     # A list of dicts (ZipMap) has one for each row.
     in_every_output = all(info.shape[:1] == (first,) for info in outputs if not info.dtype.startswith("seq(map("))
     return first if in_every_output and all(len(shape) > 1 for shape in shapes) else None
+
+
+def shared_batch(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> list[str]:
+    """The symbols that name one batch, if each input of rank 2 or more has one of its own; else none.
+
+    Exporters that name no axes write so (``s72`` and ``s43``, ``x_dynamic_axes_1``, ``unk__6``). Two sizes that both
+    reach an output, such as those of queries and documents, are not one. Neither the file nor this proves that the rows
+    belong together: that is ``mixing_at_any``'s to find, and a run may have other numbers of rows (``apart``).
+    """
+    shapes = [info.shape for info in inputs if info.shape]
+    firsts = list(dict.fromkeys(dim for shape in shapes if isinstance(dim := shape[0], str)))
+    results = [info.shape for info in outputs]
+    inner = {dim for shape in (*shapes, *results) for dim in shape[1:]}
+    reached = {shape[0] for shape in results if shape} & set(firsts)
+    if len(firsts) < 2 or len(reached) > 1 or inner & set(firsts):
+        return []
+    if not all(len(shape) > 1 and isinstance(shape[0], str) for shape in shapes):
+        return []
+    return firsts if all(shape and not isinstance(shape[0], int) for shape in results) else []
+
+
+def rename_batch(info: TensorInfo, symbols: Sequence[str]) -> TensorInfo:
+    """An input or output with the first of ``symbols`` in place of the others."""
+    first = info.shape[:1]
+    return replace(info, shape=(symbols[0], *info.shape[1:])) if first and first[0] in symbols else info
 
 
 def forget_maps(model: onnx.ModelProto) -> None:

@@ -1,4 +1,4 @@
-"""MaxPool's Indices, and the MaxUnpool of them: comparisons of each tap of the windows with their maxima.
+"""MaxPool's Indices: comparisons of each tap of the windows with their maxima.
 
 Of equal maxima onnxruntime takes the first in the order of the taps, so a chain of Where looks at the first tap last.
 The indices are int64 constants: a session's dtype that would round them is refused.
@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from trnrt.importer.folding.spatial import Span, pool_spans
 from trnrt.importer.naming import node_text
-from trnrt.importer.rewriting.editing import Array, Editor, maker, shape_of
+from trnrt.importer.rewriting.editing import Array, Editor, shape_of
 from trnrt.importer.values import constant_array, input_at, is_used, static_shape
 
 MOST_TAPS = 64
@@ -25,27 +25,25 @@ MOST_ELEMENTS = 2**24
 """float32 represents all whole numbers up to here; and the most constants, one for each tap of each window."""
 # Equal compares floats from this opset on.
 SINCE = 11
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 
 def write_indices(editor: Editor) -> list[str]:
-    """Replace MaxUnpools of a MaxPool's own indices, and the indices that other nodes read; return notes."""
+    """Replace the indices that other nodes read; return notes. Unpooling is rewritten before."""
     if editor.opset < SINCE:
         return []
-    nodes = list(editor.graph)
-    notes = [note for node in nodes if (note := _write_unpool(editor, node))]
-    pools = [node for node in nodes if node.op_type == "MaxPool" and any(map(is_used, node.outputs[1:]))]
-    windows = [found for node in pools if (found := _read_windows(editor, node))]
+    pools = [node for node in editor.graph if node.op_type == "MaxPool" and any(map(is_used, node.outputs[1:]))]
+    windows = [found for node in pools if (found := read_windows(editor, node))]
     # PyTorch's exports subtract the indices of windows of one pixel: constants, which are folded before the rest.
     single = [found for found in windows if prod(found.kernel) == 1]
-    return notes + [_write_indices(found) for found in single or windows]
+    return [_write_indices(found) for found in single or windows]
 
 
 # -- windows ---------------------------------------------------------------------------------------------
 
 
 @dataclass
-class _Windows:
+class Windows:
     """The windows of a MaxPool of images ``data`` (N, C, ...), and the nodes that are written for it.
 
     Lists have a number for each axis of the images; ``by_column``: the first axis' pixels have adjacent numbers.
@@ -90,10 +88,10 @@ class _Windows:
         return self.constant(np.array(numbers, np.int64))
 
 
-def _read_windows(editor: Editor, pool: ir.Node) -> _Windows | None:
+def read_windows(editor: Editor, pool: ir.Node) -> Windows | None:
     """The windows of a MaxPool; None if its indices can't be computed."""
     data, shape = pool.inputs[0], static_shape(pool.inputs[0])
-    if data is None or shape is None or len(shape) < 3 or data.dtype not in _FLOATS or pool.domain != "":
+    if data is None or shape is None or len(shape) < 3 or data.dtype not in FLOATS or pool.domain != "":
         return None
     spans, made = pool_spans(pool, shape[2:]), static_shape(pool.outputs[0])
     ones = [1] * (len(shape) - 2)
@@ -108,10 +106,10 @@ def _read_windows(editor: Editor, pool: ir.Node) -> _Windows | None:
     if min(made) < 1 or any(min(span.before, span.after) < 0 for span in spans):
         return None
     by_column = bool(pool.attributes.get_int("storage_order", 0))
-    return _Windows(editor, pool, data, spans, kernel, strides, dilations, by_column)
+    return Windows(editor, pool, data, spans, kernel, strides, dilations, by_column)
 
 
-def _compare_taps(windows: _Windows) -> list[ir.Value]:
+def compare_taps(windows: Windows) -> list[ir.Value]:
     """For each tap but the last: true for each window that has its maximum there."""
     made = windows.pool.outputs[0]
     found = []
@@ -123,7 +121,7 @@ def _compare_taps(windows: _Windows) -> list[ir.Value]:
     return found
 
 
-def _find_places(windows: _Windows, tap: tuple[int, ...]) -> list[Array]:
+def _find_places(windows: Windows, tap: tuple[int, ...]) -> list[Array]:
     """Where each window has a tap, along each axis. A tap in the padding gives way to the nearest one in the image.
 
     That keeps the first maximum the first, as no two taps change their order.
@@ -138,7 +136,7 @@ def _find_places(windows: _Windows, tap: tuple[int, ...]) -> list[Array]:
     return found
 
 
-def _take(windows: _Windows, images: ir.Value, axis: int, places: Array) -> ir.Value:
+def _take(windows: Windows, images: ir.Value, axis: int, places: Array) -> ir.Value:
     """The pixels at these places of an axis."""
     shape = list(shape_of(images))
     shape[axis] = len(places)
@@ -149,7 +147,7 @@ def _take(windows: _Windows, images: ir.Value, axis: int, places: Array) -> ir.V
     return windows.apply("Gather", [images, windows.integers(places.tolist())], images.dtype, shape, axis=axis)
 
 
-def _choose(windows: _Windows, found: list[ir.Value], numbers: list[Array], dtype: ir.DataType) -> ir.Value:
+def choose(windows: Windows, found: list[ir.Value], numbers: list[Array], dtype: ir.DataType) -> ir.Value:
     """For each window, the number that belongs to the tap of its maximum."""
     *others, last = [windows.constant(_drop_repeats(array)) for array in numbers]
     chosen, shape = last, shape_of(windows.pool.outputs[0])
@@ -169,10 +167,10 @@ def _drop_repeats(numbers: Array) -> Array:
 # -- indices ---------------------------------------------------------------------------------------------
 
 
-def _write_indices(windows: _Windows) -> str:
+def _write_indices(windows: Windows) -> str:
     """Replace the Indices of a MaxPool, less a constant where a node subtracts one."""
     pool, made = windows.pool, windows.pool.outputs[1]
-    numbers, found = _number_pixels(windows), _compare_taps(windows)
+    numbers, found = _number_pixels(windows), compare_taps(windows)
     replaced = []
     for reader in [use.node for use in made.uses()]:
         less = constant_array(input_at(reader, 1))
@@ -180,22 +178,22 @@ def _write_indices(windows: _Windows) -> str:
             continue
         if static_shape(reader.outputs[0]) == shape_of(pool.outputs[0]):
             fewer = [array - less for array in numbers]
-            replaced.append((reader, _choose(windows, found, fewer, ir.DataType.INT64)))
+            replaced.append((reader, choose(windows, found, fewer, ir.DataType.INT64)))
     for reader, value in replaced:
-        _replace(windows.editor, reader.outputs[0], value)
+        replace_value(windows.editor, reader.outputs[0], value)
     if any(use.node not in [reader for reader, _ in replaced] for use in made.uses()) or made.is_graph_output():
-        chosen = _choose(windows, found, numbers, ir.DataType.INT64)
+        chosen = choose(windows, found, numbers, ir.DataType.INT64)
         if not found:
             whole = windows.constant(np.broadcast_to(numbers[0], shape_of(pool.outputs[0])).copy())
             chosen = windows.apply("Identity", [whole], ir.DataType.INT64, shape_of(pool.outputs[0]))
-        _replace(windows.editor, made, chosen)
+        replace_value(windows.editor, made, chosen)
     windows.editor.graph.insert_after(pool, windows.nodes)
     for reader, _ in replaced:
         windows.editor.remove(reader)
     return f"the indices of {node_text(pool)} computed by comparing its {len(numbers)} taps"
 
 
-def _number_pixels(windows: _Windows) -> list[Array]:
+def _number_pixels(windows: Windows) -> list[Array]:
     """For each tap, the number of each window's pixel there, counted over all images and channels."""
     images, channels, *sizes = shape_of(windows.data)
     first = np.arange(images * channels).reshape(images, channels, *[1] * len(sizes)) * prod(sizes)
@@ -206,61 +204,7 @@ def _number_pixels(windows: _Windows) -> list[Array]:
     return numbers
 
 
-def _replace(editor: Editor, before: ir.Value, value: ir.Value) -> None:
+def replace_value(editor: Editor, before: ir.Value, value: ir.Value) -> None:
     """Let all that read one value read another, which takes its name."""
     before.name, value.name = editor.spare_name(f"{before.name}_before"), before.name
     before.replace_all_uses_with(value, replace_graph_outputs=True)
-
-
-# -- unpooling -------------------------------------------------------------------------------------------
-
-
-def _write_unpool(editor: Editor, node: ir.Node) -> str | None:
-    """Replace a MaxUnpool of a MaxPool's own indices: each window's number, repeated, where its maximum was."""
-    pool = maker(input_at(node, 1), "MaxPool") if node.op_type == "MaxUnpool" and node.domain == "" else None
-    windows = _read_windows(editor, pool) if pool is not None and node.inputs[1] is pool.outputs[1] else None
-    if windows is None or not _are_tiles(windows, node):
-        return None
-    data, made, sizes = node.inputs[0], node.outputs[0], shape_of(windows.data)
-    assert data is not None and data.dtype is not None and made.dtype is not None
-    kind = data.dtype.numpy()
-    # Taps are counted, not pixels: every dtype holds such small numbers.
-    counts = [np.array(tap, kind) for tap in range(prod(windows.kernel))]
-    chosen = _choose(windows, _compare_taps(windows), counts, data.dtype)
-    tiles = np.array(counts).reshape(1, 1, *windows.kernel)
-    pattern = np.tile(tiles, (1, 1, *[span.count for span in windows.spans]))
-    numbers, values = (_repeat_pixels(windows, value) for value in (chosen, data))
-    shape = shape_of(numbers)
-    truth = windows.apply("Equal", [numbers, windows.constant(pattern)], ir.DataType.BOOL, shape)
-    spread = windows.apply("Where", [truth, values, windows.constant(np.array(0, kind))], data.dtype, shape)
-    if shape != sizes:
-        after = [size - pixels for size, pixels in zip(sizes, shape, strict=True)]
-        spread = windows.apply("Pad", [spread, windows.integers([*[0] * len(after), *after])], data.dtype, sizes)
-    editor.graph.insert_before(node, windows.nodes)
-    _replace(editor, made, spread)
-    editor.remove(node)
-    return f"{node_text(node)} made the repeated pixels that were the maxima of {node_text(windows.pool)}"
-
-
-def _are_tiles(windows: _Windows, unpool: ir.Node) -> bool:
-    """True if the windows lie side by side within the images, and a MaxUnpool makes images of the same size."""
-    if windows.kernel != windows.strides or max(windows.dilations) > 1 or windows.by_column or prod(windows.kernel) < 2:
-        return False
-    shape, data = shape_of(windows.data), unpool.inputs[0]
-    wanted = constant_array(input_at(unpool, 2))  # ONNX's inference doesn't know this shape
-    made = static_shape(unpool.outputs[0]) if input_at(unpool, 2) is None else wanted is not None and tuple(wanted)
-    if made != shape or static_shape(data) != shape_of(windows.pool.outputs[0]):
-        return False
-    if data is None or data.dtype not in _FLOATS:
-        return False
-    ends = (span.count * kernel for span, kernel in zip(windows.spans, windows.kernel, strict=True))
-    return all(end <= size and not span.before for end, size, span in zip(ends, shape[2:], windows.spans, strict=True))
-
-
-def _repeat_pixels(windows: _Windows, value: ir.Value) -> ir.Value:
-    """Images with each pixel as large as a window."""
-    shape = shape_of(value)
-    sizes = [size * kernel for size, kernel in zip(shape[2:], windows.kernel, strict=True)]
-    none, scales = (windows.constant(np.array(x, np.float32)) for x in ([], [1, 1, *windows.kernel]))
-    options = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    return windows.apply("Resize", [value, none, scales], value.dtype, [*shape[:2], *sizes], **options)

@@ -31,6 +31,7 @@ from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.scattering import write_scatters
 from trnrt.importer.rewriting.splitting import split_variadic
 from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes, turn_after_norms
+from trnrt.importer.rewriting.unpooling import write_unpools
 from trnrt.importer.rewriting.wrapping import unwrap_indices
 from trnrt.importer.values import is_used, static_shape
 
@@ -90,6 +91,7 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     unwrap_indices,
     drop_empty_parts,
     write_scatters,
+    write_unpools,
     write_indices,
     write_affine_grids,
     spread_normalizations,

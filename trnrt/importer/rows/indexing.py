@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import onnx_ir as ir
 
 from trnrt.importer.values import static_shape
@@ -13,7 +15,7 @@ MOVING = frozenset(
 
 
 # Operators whose second input holds indices.
-GATHERING = frozenset({"Gather", "GatherElements", "GatherND"})
+GATHERING = frozenset({"Gather", "GatherElements", "GatherND", "MaxUnpool"})
 
 
 def index_limits(graph: ir.Graph) -> dict[str, int]:
@@ -25,9 +27,16 @@ def index_limits(graph: ir.Graph) -> dict[str, int]:
         shape = static_shape(node.inputs[0])
         index = _source_value(node.inputs[1])
         if shape and index is not None and index.name is not None and index in graph.inputs:
-            size = min(shape) if node.op_type == "GatherND" else shape[node.attributes.get_int("axis", 0) % len(shape)]
+            size = _least_size(node, shape)
             limits[index.name] = min(size, limits.get(index.name, size))
     return limits
+
+
+def _least_size(node: ir.Node, shape: tuple[int, ...]) -> int:
+    """The elements that each index of a node may pick from, at least. Of an unpooling, the places of its result."""
+    if node.op_type == "MaxUnpool":
+        return prod(shape)
+    return min(shape) if node.op_type == "GatherND" else shape[node.attributes.get_int("axis", 0) % len(shape)]
 
 
 def _source_value(value: ir.Value | None) -> ir.Value | None:

@@ -280,7 +280,22 @@ SMALL: tuple[Small, ...] = (
     Small("argmax", "y = ArgMax<axis = 1, keepdims = 0>(x)", (5, 33), (5,), kind="int64"),
     Small("argmin", "y = ArgMin<axis = 1, keepdims = 0>(x)", (5, 33), (5,), kind="int64"),
     Small("gather", "g = Gather(t, i) y = Add(g, x)", (5, 6), (5, 6), {"t": (40, 6)}, indices=(5,)),
+    Small(
+        "unpool",
+        "u = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i) y = Mul(u, t)",
+        (1, 2, 3, 3),
+        (1, 2, 6, 6),
+        {"t": (6, 6)},
+        indices=(1, 2, 3, 3),
+    ),
     Small("grid_sample", "y = GridSample(x, g)", (1, 6, 5, 7), (1, 6, 4, 9), {"g": (1, 4, 9, 2)}),
+    Small(
+        "grid_sample_cubic",
+        'y = GridSample<mode="cubic", padding_mode="reflection">(x, g)',
+        (1, 6, 5, 7),
+        (1, 6, 4, 9),
+        {"g": (1, 4, 9, 2)},
+    ),
     Small("topk", "k = Constant<value_ints = [3]>() y, i = TopK(x, k)", (5, 33), (5, 3)),
     Small("topk_indices", "k = Constant<value_ints = [3]>() v, y = TopK(x, k)", (5, 33), (5, 3), kind="int64"),
     Small(

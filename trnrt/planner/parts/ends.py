@@ -7,8 +7,11 @@ behind a RoiAlign), the node isn't an end.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
+from trnrt.importer.values import bodies_of
 from trnrt.planner.lowering.walk import node_name
 from trnrt.planner.parts.levels import Flow
 
@@ -23,7 +26,7 @@ _ARRANGING = """
     Unsqueeze Where Xor
 """
 ARRANGING = frozenset(_ARRANGING.split())
-"""Operators that may follow: they select, order, scale and convert. None has weights."""
+"""Operators that may follow: they select, order, scale and convert. None has weights. An If of such may follow, too."""
 
 
 def find_ends(flow: Flow) -> dict[str, str]:
@@ -35,14 +38,28 @@ def find_ends(flow: Flow) -> dict[str, str]:
     for node in flow.nodes:
         before = (value.producer() for value in flow.reads[node])
         chosen = next((found[producer] for producer in before if producer in found), None)
-        if node.op_type in CHOOSING and not node.domain:
+        if any(one.op_type in CHOOSING and not one.domain for one in _with_branches(node)):
             chosen = chosen or node_name(node)
         if chosen is None:
             continue
-        if node.domain or node.op_type not in ARRANGING:
+        if not _may_follow(node):
             return {}
         found[node] = chosen
     return {
         node_name(node): f"the end of the model, from {chosen} on: the host computes it from the kernel's results"
         for node, chosen in found.items()
     }
+
+
+def _with_branches(node: ir.Node) -> Iterator[ir.Node]:
+    """A node, and those in its branches if it is an If."""
+    yield node
+    for body in bodies_of(node) if node.op_type == "If" else ():
+        for inner in body:
+            yield from _with_branches(inner)
+
+
+def _may_follow(node: ir.Node) -> bool:
+    if node.op_type == "If" and not node.domain:
+        return all(map(_may_follow, (inner for body in bodies_of(node) for inner in body)))
+    return not node.domain and node.op_type in ARRANGING | {"Constant"}
