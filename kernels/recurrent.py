@@ -45,9 +45,13 @@ RECURRENT_BYTES = 128 * 1024
 # Input weights stay in SBUF if they find room in RECURRENT_BYTES beside the recurrent ones, or have no more bytes per
 # partition than this. Others are loaded again for each AHEAD_BYTES.
 KEPT_INPUT_BYTES = 16 * 1024
-# Bytes per partition of W @ x of one direction, for the steps computed at once: the least, and as far as RECURRENT_BYTES
-# has room for four times as many, the most. More steps share the wait for their loads, and loads of W that isn't kept.
+# Bytes per partition of W @ x of one direction, for the steps computed at once: the least, and, as far as
+# RECURRENT_BYTES has room for four times as many, the most. More steps share the loads of W that isn't kept.
 AHEAD_BYTES, MOST_AHEAD_BYTES = 8 * 1024, 16 * 1024
+# Rows whose W @ x is computed at once while W is in SBUF: so little that it fits between two steps, and enough to fill
+# products. benchmarks.recurrent, trn2: the sum of all ratios was 129.1 with 128, 131.4 with 256, 133.9 with 512; but
+# with 128, transfers and transposes took too much of layers of 512 units: the worst ratio was 2.7, 2.5 and 2.2.
+AHEAD_ROWS = 256
 # Bytes per partition of one load of input weights that aren't kept: small, as R takes most of SBUF beside them.
 INPUT_LOAD_BYTES = 4 * 1024
 
@@ -99,6 +103,12 @@ def recurrent_tile_bytes(kind: str, hidden: int, features: int, directions: int)
     source = 2 * ceil_div(features, nl.tile_size.pmax) * nl.tile_size.psum_bank_fmax * 4
     own = KEPT_INPUT_BYTES + LOADS_AHEAD * INPUT_LOAD_BYTES + 4 * _ahead_bytes(held, together) + blocks * 1024
     return held + together * own + source
+
+
+def _steps_ahead(most: int, rows: int, kept: bool) -> int:
+    """The steps whose W @ x is computed at once: of at most ``most`` rows. With W in SBUF, no more than fill a product,
+    so that the work fits between two steps."""
+    return max(1, min(most // rows, ceil_div(AHEAD_ROWS, rows)) if kept else most // rows)
 
 
 def _ahead_bytes(held: int, together: int) -> int:
@@ -160,10 +170,10 @@ def recurrent(
     held = together * (each + inputs if fits else each)
     ahead = _ahead_bytes(held, together) // (columns * item_bytes(identity_sb.dtype))
     most = _rows_together(cell, blocks, columns)
+    kept = fits or inputs <= KEPT_INPUT_BYTES
     for d0 in range(0, len(w), together):
         weights = []
         for d in range(d0, d0 + together):
-            kept = fits or inputs <= KEPT_INPUT_BYTES
             weights.append(_load_recurrent(identity_sb, r[d], w[d], bias[d], more[d], blocks, kept))
         for n0 in range(0, rows, most):
             part = RecurrentPart(
@@ -175,7 +185,7 @@ def recurrent(
                 d0=d0,
                 n0=n0,
                 n1=min(rows, n0 + most),
-                ahead=max(1, ahead // (min(rows, n0 + most) - n0)),
+                ahead=_steps_ahead(ahead, min(rows, n0 + most) - n0, kept),
             )
             _run_part(part, _make_lanes(part, h_first, c_first, lengths), trip)
 
@@ -312,27 +322,48 @@ def _run_steps(
     states = []
     for lane in lanes:
         states.append((lane.h_sb, lane.gates_sb))
+    x_next = _project_all(part, places, steps, 0)
+    y_before: list[Any] = []
     for first in range(0, steps, part.ahead):
         count = min(part.ahead, steps - first)
-        x_sb, y_sb, starts = [], [], []
-        for k in range(len(part.weights)):
-            starts.append(steps - first - count if part.backwards[k] else first)
-            x_sb.append(_project(part, k, places[k], starts[k], count))
+        x_sb, y_sb = x_next, []
+        for _ in part.weights:
             y_sb.append(_new_states(part, count))
         for i in range(count):
             for j in range(len(lanes)):
-                lane = lanes[j]
-                t = count - 1 - i if part.backwards[lane.k] else i
-                x_part, y_part = x_sb[lane.k][:, :, :, t, lane.n0 : lane.n1], y_sb[lane.k][:, :, t, lane.n0 : lane.n1]
-                h_sb, gates_sb = states[j]
-                next_sb = compute_step(part.cell, part.weights[lane.k], h_sb, gates_sb, x_part, y_part)
+                k, (h_sb, gates_sb) = lanes[j].k, states[j]
+                start = steps - first - count if part.backwards[k] else first
+                t = count - 1 - i if part.backwards[k] else i
+                x_part = x_sb[k][:, :, :, t, lanes[j].n0 : lanes[j].n1]
+                y_part = y_sb[k][:, :, t, lanes[j].n0 : lanes[j].n1]
+                next_sb = compute_step(part.cell, part.weights[k], h_sb, gates_sb, x_part, y_part)
                 states[j] = (y_part, next_sb)
                 if lengths[j] is not None:
-                    counted = starts[lane.k] + t + (places[lane.k] if isinstance(places[lane.k], int) else 0)
+                    counted = start + t + (places[k] if isinstance(places[k], int) else 0)
                     states[j] = (_keep_ended(lengths[j], counted, h_sb, gates_sb, next_sb, y_part), next_sb)
-        for k in range(len(part.weights)):
-            _store_steps(part, k, places[k], starts[k], y_sb[k])
+            if i == 0:  # in the shadow of the steps that follow
+                _store_all(part, places, steps, first - part.ahead, y_before)
+                x_next = _project_all(part, places, steps, first + count)
+        y_before = y_sb
+    _store_all(part, places, steps, steps - (steps - 1) % part.ahead - 1, y_before)
     return states
+
+
+def _project_all(part: RecurrentPart, places: list[Any], steps: int, first: int) -> list[nl.NkiTensor]:
+    """W @ x + bias of each direction, of its steps from number ``first`` of ``steps`` on, as it takes them."""
+    count, x_sb = min(part.ahead, steps - first), []
+    if count > 0:
+        for k in range(len(part.weights)):
+            start = steps - first - count if part.backwards[k] else first
+            x_sb.append(_project(part, k, places[k], start, count))
+    return x_sb
+
+
+def _store_all(part: RecurrentPart, places: list[Any], steps: int, first: int, y_sb: list[nl.NkiTensor]) -> None:
+    """Store the states of each direction after its steps from number ``first`` of ``steps`` on, as it takes them."""
+    for k in range(len(y_sb)):
+        start = steps - first - y_sb[k].shape[2] if part.backwards[k] else first
+        _store_steps(part, k, places[k], start, y_sb[k])
 
 
 def _new_states(part: RecurrentPart, count: int) -> nl.NkiTensor:

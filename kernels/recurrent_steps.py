@@ -252,23 +252,27 @@ def _step_gru(cell: RecurrentCell, weights: RecurrentWeights, h_sb: Any, x_part:
     new_sb = nl.ndarray((nl.tile_size.pmax, blocks, rows), dtype=nl.float32, buffer=nl.sbuf)
     added = 1.0 if cell.halved else 0.0
     sums = _recur(weights, h_sb, size, (0, 3 if cell.resets_product else 2), x_part)
+    count = len(sums)
     if cell.resets_product:
-        for j in range(len(sums)):
-            b0, b1 = j * size, j * size + sums[j].shape[1]
-            _apply(cell, 0, gates_sb[:, b0:b1], sums[j][:, :, 0:2])
-            _multiply_sum(new_sb[:, b0:b1], gates_sb[:, b0:b1, 1], added, sums[j][:, :, 2])
-            nisa.tensor_tensor(dst=new_sb[:, b0:b1], data1=new_sb[:, b0:b1], data2=x_part[:, b0:b1, 3], op=nl.add)
-            _apply(cell, 1, new_sb[:, b0:b1], new_sb[:, b0:b1])
-            _mix(cell, gates_sb[:, b0:b1, 0], new_sb[:, b0:b1], h_sb[:, b0:b1], y_part[:, b0:b1])
+        for j in range(count + 1):  # as in _step_lstm
+            if j < count:
+                b0, b1 = j * size, j * size + sums[j].shape[1]
+                _apply(cell, 0, gates_sb[:, b0:b1], sums[j][:, :, 0:2])
+                _multiply_sum(new_sb[:, b0:b1], gates_sb[:, b0:b1, 1], added, sums[j][:, :, 2])
+                nisa.tensor_tensor(dst=new_sb[:, b0:b1], data1=new_sb[:, b0:b1], data2=x_part[:, b0:b1, 3], op=nl.add)
+            if j > 0:
+                b0, b1 = (j - 1) * size, (j - 1) * size + sums[j - 1].shape[1]
+                _apply(cell, 1, new_sb[:, b0:b1], new_sb[:, b0:b1])
+                _mix(cell, gates_sb[:, b0:b1, 0], new_sb[:, b0:b1], h_sb[:, b0:b1], y_part[:, b0:b1])
         return
     reset_sb = nl.ndarray(h_sb.shape, dtype=h_sb.dtype, buffer=nl.sbuf)
-    for j in range(len(sums)):
+    for j in range(count):
         b0, b1 = j * size, j * size + sums[j].shape[1]
         _apply(cell, 0, gates_sb[:, b0:b1], sums[j])
         # If halved, twice r * h: R is halved for it.
         _multiply_sum(reset_sb[:, b0:b1], gates_sb[:, b0:b1, 1], added, h_sb[:, b0:b1])
     sums = _recur(weights, reset_sb, size, (2, 3), x_part)
-    for j in range(len(sums)):
+    for j in range(count):
         b0, b1 = j * size, j * size + sums[j].shape[1]
         _apply(cell, 1, new_sb[:, b0:b1], sums[j][:, :, 0])
         _mix(cell, gates_sb[:, b0:b1, 0], new_sb[:, b0:b1], h_sb[:, b0:b1], y_part[:, b0:b1])

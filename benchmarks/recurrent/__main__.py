@@ -1,4 +1,4 @@
-"""``python -m benchmarks.recurrent``: compare a step of recurrent layers with the least time that the machine allows."""
+"""``python -m benchmarks.recurrent``: compare a step of recurrent layers with its least time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ KindFlag = Annotated[
 ]
 HiddenFlag = Annotated[
     list[int] | None,
-    typer.Option("--hidden", min=1, metavar="N", help="Hidden units; repeatable. By default 64, 128, 256, 512 and 1024."),
+    typer.Option(
+        "--hidden", min=1, metavar="N", help="Hidden units; repeatable. By default 64, 128, 256, 512 and 1024."
+    ),
 ]
 BatchFlag = Annotated[
     list[int] | None, typer.Option("--batch", min=1, metavar="N", help="A batch; repeatable. By default 1, 16 and 64.")

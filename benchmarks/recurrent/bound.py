@@ -1,4 +1,4 @@
-"""The least time of a step of a recurrent layer, by the timing model's own numbers (docs/timing.md, Recurrent layers)."""
+"""The least time of a step of a recurrent layer, by the timing model's numbers (docs/timing.md, Recurrent layers)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from trnrt.kernels.recurrent_steps import GATES
 from trnrt.nki.machine.targets import get_target
 
 PARTITIONS = 128
+FULL_COLUMNS = 512  # the most that the moving operand of a product has
 
-# The instructions from one hidden state to the next that wait for each other, one letter each: P a product, S one of the
+# The instructions from one hidden state to the next that wait for each other, a letter each: P a product, S one of the
 # scalar engine, V one of the vector engine.
 # lstm: R @ h; the gates; i * g beside f * c; their sum; tanh of it; o times that.
 # gru, whose reset gate scales R @ h: R @ h; the gates; r * (R @ h); + W @ x; tanh of it; (1 - z) times that; + z * h.
@@ -53,9 +54,11 @@ def find_bound(case: Case) -> StepBound:
     """The least time of a step: the chain if it is one row after another that waits, else the busiest engine."""
     timing = get_target(case.target).timing
     scalar, vector, tensor = timing.scalar, timing.vector, timing.tensor
-    # float32 takes four passes (nki/machine/timing/tensor_engine.py); a product has the cycles of 64 columns at least.
-    column_ns = (4 if case.dtype == "float32" else 1) / tensor.clock_ghz
-    product_ns = max(tensor.interval_cycles, case.rows) * column_ns
+    # nki/machine/timing/tensor_engine.py: float32 takes four passes, and a product at least the time of 64 columns.
+    # Between two passes there is a gap.
+    passes = 4 if case.dtype == "float32" else 1
+    pass_ns = max(tensor.interval_cycles, case.rows) / tensor.clock_ghz
+    product_ns, spaced_ns = passes * pass_ns, passes * (pass_ns + tensor.gap_ns)
     links = {
         "P": tensor.wait_ns + product_ns + tensor.latency_ns + tensor.signal_ns,
         "S": scalar.wait_ns + scalar.latency_ns + timing.function_latency_ns + scalar.signal_ns,
@@ -63,9 +66,10 @@ def find_bound(case: Case) -> StepBound:
     }
     links["S"] += case.rows / scalar.clock_ghz
     links["V"] += case.rows / vector.clock_ghz
-    # R @ h waits for every step; W @ x is computed for many steps at once, in full columns.
+    # W @ x is computed for many steps at once, at best in full products.
     regions, elements = GATES[case.kind] * case.blocks, case.blocks * case.rows
-    recurred, projected = regions * case.blocks * product_ns, regions * case.blocks * case.rows * column_ns
+    whole_ns = passes * (FULL_COLUMNS / tensor.clock_ghz + tensor.gap_ns)
+    recurred, projected = regions * case.blocks * spaced_ns, regions * case.blocks * whole_ns * case.rows / FULL_COLUMNS
     return StepBound(
         chain=sum(links[link] for link in CHAINS[case.kind]) / 1000,
         tensor=(recurred + projected) / 1000,

@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 RECURRENT_SCHEMA_VERSION = 1
-_COLUMNS = ("target", "layer", "dtype", "batch", "hidden", "chain", "tensor", "bound us", "step us", "in order", "ratio")
+_COLUMNS = (
+    "target",
+    "layer",
+    "dtype",
+    "batch",
+    "hidden",
+    "chain",
+    "tensor",
+    "bound us",
+    "step us",
+    "in order",
+    "ratio",
+)
 
 
 def recurrent_document(rows: Sequence[StepTime]) -> Document:
@@ -33,7 +45,8 @@ def recurrent_parts(rows: Sequence[StepTime]) -> list[RenderableType]:
     lines = [_line(row) for row in rows]
     worst = max((row.ratio for row in rows), default=0.0)
     missed = sum(not row.meets_bar for row in rows)
-    bar = f"bar: a step takes at most {MOST_RATIO:g} times its bound; {missed} of {len(rows)} miss it, the worst {worst:.2f}"
+    counts = f"{missed} of {len(rows)} miss it, the worst {worst:.2f}"
+    bar = f"bar: a step takes at most {MOST_RATIO:g} times its bound; {counts}"
     return [plain_table(_COLUMNS, lines, right=tuple(range(3, len(_COLUMNS)))), "", bar]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from benchmarks.recurrent.bound import Case, StepBound, find_bound
 from trnrt.kernels.recurrent import STATES, recurrent
@@ -59,9 +58,7 @@ def measure(cases: Sequence[Case]) -> Iterator[StepTime]:
     for case in cases:
         steps = _STEPS.get(case.hidden, 16)
         short, long = (_trace(case, count) for count in (steps, 2 * steps))
-        us, ordered = (
-            (predict(long) - predict(short)) / steps for predict in (cache(predicted_us), cache(in_order_us))
-        )
+        us, ordered = ((predict(long) - predict(short)) / steps for predict in (predicted_us, in_order_us))
         yield StepTime(case, find_bound(case), us, ordered)
 
 

@@ -32,8 +32,8 @@ WEIGHTS = {1: "W", 2: "R", 3: "B", 7: "P"}
 FUNCTIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
 KNOWN = ("relu", "sigmoid", "tanh")
 """Functions that the kernel computes between two steps; ONNX's others have parameters, or no function of the engine."""
-# A layer of up to this many instructions is unrolled, a longer one becomes a loop on the device. DEFAULT_BUDGET stands for
-# several minutes of AWS's compiler; a layer takes a sixth of it at most.
+# A layer of up to this many instructions is unrolled, a longer one becomes a loop on the device. DEFAULT_BUDGET stands
+# for several minutes of AWS's compiler; a layer takes a sixth of it at most.
 UNROLLED = 16384
 # A trip of such a loop has at most this share of them: then its barrier, the overlap that is lost around it, and the
 # copies of its steps within HBM take about 3 % of the time. Predicted for an LSTM of 128 units on trn2: 40 us of 1,500.
@@ -328,7 +328,7 @@ def lay_out_recurrent(
 
 
 def _split_reset(inputs: Array, recurred: Array, hidden: int) -> Array:
-    """The rows of a GRU that resets R @ h: z and r of both, then the hidden gate of each, that of ``recurred`` first."""
+    """The rows of a GRU that resets R @ h: z and r of both, then the hidden gate of ``recurred`` and of ``inputs``."""
     both = inputs[: 2 * hidden] + recurred[: 2 * hidden]
     return np.concatenate([both, recurred[2 * hidden :], inputs[2 * hidden :]])
 

@@ -169,7 +169,9 @@ class _Budgeting:
             fitted = loop_part(part, fitted, trips, whole.heading)
         program = fitted.program or trace_module(part, fitted.module)
         plan = self._planning.plan(self._choices, Making(whole, part, fitted))
-        return PlannedKernel(replace(plan, size=measure_size(program, trips)), (), self._plan.nodes, in_order_us(program))
+        return PlannedKernel(
+            replace(plan, size=measure_size(program, trips)), (), self._plan.nodes, in_order_us(program)
+        )
 
     def _cut(self, part: Material, trips: int) -> list[PlannedKernel]:
         """Kernels of at most the budget, if no single step exceeds it; each loops ``trips`` times."""
