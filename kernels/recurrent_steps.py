@@ -20,6 +20,8 @@ from trnrt.nki import nisa, nl
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 # The most groups of a step: their sums have half of PSUM's banks, which leaves room for those of the next step.
 GROUPS = 4
+# Of a step: the instructions that add W @ x and make a state of the sums, for each group.
+GROUP_INSTRUCTIONS = {"lstm": 8, "gru": 9, "rnn": 2}
 # Where an LSTM's gates, and beside them its cell state, stand in a tile: each product takes two neighbours at once.
 LSTM_SLOTS = 5
 CELL_GATE, CELL_STATE, OUTPUT_GATE = 2, 3, 4
@@ -63,10 +65,11 @@ def recurrent_lane_rows(cell: RecurrentCell, blocks: int) -> int:
 
 
 def recurrent_instructions(cell: RecurrentCell, hidden: int, rows: int) -> int:
-    """About the instructions of a time step in one direction: products with R, and those that make a state."""
+    """About the instructions of a time step in one direction, of a cell with default functions and without lengths."""
     blocks = ceil_div(hidden, nl.tile_size.pmax)
     groups = ceil_div(blocks, group_blocks(cell, blocks))
-    return ceil_div(rows, recurrent_lane_rows(cell, blocks)) * (GATES[cell.kind] * blocks * blocks + 8 * groups)
+    each = GATES[cell.kind] * blocks * blocks + GROUP_INSTRUCTIONS[cell.kind] * groups
+    return ceil_div(rows, recurrent_lane_rows(cell, blocks)) * each
 
 
 def compute_step(

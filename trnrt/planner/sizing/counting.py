@@ -11,7 +11,7 @@ from trnrt.planner.plan import KernelSize
 
 
 def measure_size(program: Program, trips: int = 1) -> KernelSize:
-    """The size of a traced kernel module that loops ``trips`` times over the batch; all trips of its loops are known."""
+    """The size of a traced kernel module that loops ``trips`` times over the batch. All trips of loops are known."""
     counts = count_instructions(program)
     return KernelSize(counts.unrolled or counts.compiled, counts.compiled, trips)
 
