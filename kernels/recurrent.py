@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from trnrt.kernels.common import block_rows, ceil_div, item_bytes, keep_where, load, transfer
-from trnrt.kernels.linear import LOADS_AHEAD, linear_features
+from trnrt.kernels.linear import LOADS_AHEAD
 from trnrt.kernels.operands import turn_rows
+from trnrt.kernels.recurrent_inputs import INPUT_LOAD_BYTES, RecurrentPart, find_steps, project_far, project_steps
 from trnrt.kernels.recurrent_steps import (
     CELL_STATE,
     GATES,
@@ -43,7 +44,7 @@ STATES = {"lstm": 2, "gru": 1, "rnn": 1}
 # float32 takes all of it for an LSTM.
 RECURRENT_BYTES = 128 * 1024
 # Input weights stay in SBUF if they find room in RECURRENT_BYTES beside the recurrent ones, or have no more bytes per
-# partition than this. Others are loaded again for each AHEAD_BYTES.
+# partition than this. With others, W @ x is computed for all steps first, and stored in HBM.
 KEPT_INPUT_BYTES = 16 * 1024
 # Bytes per partition of W @ x of one direction, for the steps computed at once: the least, and, as far as
 # RECURRENT_BYTES has room for four times as many, the most. More steps share the loads of W that isn't kept.
@@ -52,8 +53,6 @@ AHEAD_BYTES, MOST_AHEAD_BYTES = 8 * 1024, 16 * 1024
 # products. benchmarks.recurrent, trn2: the sum of all ratios was 129.1 with 128, 131.4 with 256, 133.9 with 512; but
 # with 128, transfers and transposes took too much of layers of 512 units: the worst ratio was 2.7, 2.5 and 2.2.
 AHEAD_ROWS = 256
-# Bytes per partition of one load of input weights that aren't kept: small, as R takes most of SBUF beside them.
-INPUT_LOAD_BYTES = 4 * 1024
 
 
 @dataclass
@@ -68,22 +67,6 @@ class RecurrentLane(nl.NKIObject):
     h_sb: nl.NkiTensor
     gates_sb: Any
     length_sb: Any
-
-
-@dataclass
-class RecurrentPart(nl.NKIObject):
-    """Rows n0 to n1 of the batch, in the directions from number d0 on that ``weights`` has; W @ x is computed for
-    ``ahead`` steps at once."""
-
-    dst: nl.NkiTensor
-    src: nl.NkiTensor
-    weights: list[RecurrentWeights]
-    backwards: tuple[bool, ...]
-    cell: RecurrentCell
-    d0: int
-    n0: int
-    n1: int
-    ahead: int
 
 
 def recurrent_bytes(kind: str, hidden: int, item: int) -> int:
@@ -105,10 +88,9 @@ def recurrent_tile_bytes(kind: str, hidden: int, features: int, directions: int)
     return held + together * own + source
 
 
-def _steps_ahead(most: int, rows: int, kept: bool) -> int:
-    """The steps whose W @ x is computed at once: of at most ``most`` rows. With W in SBUF, no more than fill a product,
-    so that the work fits between two steps."""
-    return max(1, min(most // rows, ceil_div(AHEAD_ROWS, rows)) if kept else most // rows)
+def _steps_ahead(most: int, rows: int) -> int:
+    """The steps whose W @ x is computed at once: of at most ``most`` rows."""
+    return max(1, min(most // rows, ceil_div(AHEAD_ROWS, rows)))
 
 
 def _ahead_bytes(held: int, together: int) -> int:
@@ -185,7 +167,7 @@ def recurrent(
                 d0=d0,
                 n0=n0,
                 n1=min(rows, n0 + most),
-                ahead=_steps_ahead(ahead, min(rows, n0 + most) - n0, kept),
+                ahead=_steps_ahead(ahead, min(rows, n0 + most) - n0),
             )
             _run_part(part, _make_lanes(part, h_first, c_first, lengths), trip)
 
@@ -322,7 +304,8 @@ def _run_steps(
     states = []
     for lane in lanes:
         states.append((lane.h_sb, lane.gates_sb))
-    x_next = _project_all(part, places, steps, 0)
+    x_far = project_far(part, places, steps)
+    x_next = project_steps(part, x_far, places, steps, 0)
     y_before: list[Any] = []
     for first in range(0, steps, part.ahead):
         count = min(part.ahead, steps - first)
@@ -343,20 +326,10 @@ def _run_steps(
                     states[j] = (_keep_ended(lengths[j], counted, h_sb, gates_sb, next_sb, y_part), next_sb)
             if i == 0:  # in the shadow of the steps that follow
                 _store_all(part, places, steps, first - part.ahead, y_before)
-                x_next = _project_all(part, places, steps, first + count)
+                x_next = project_steps(part, x_far, places, steps, first + count)
         y_before = y_sb
     _store_all(part, places, steps, steps - (steps - 1) % part.ahead - 1, y_before)
     return states
-
-
-def _project_all(part: RecurrentPart, places: list[Any], steps: int, first: int) -> list[nl.NkiTensor]:
-    """W @ x + bias of each direction, of its steps from number ``first`` of ``steps`` on, as it takes them."""
-    count, x_sb = min(part.ahead, steps - first), []
-    if count > 0:
-        for k in range(len(part.weights)):
-            start = steps - first - count if part.backwards[k] else first
-            x_sb.append(_project(part, k, places[k], start, count))
-    return x_sb
 
 
 def _store_all(part: RecurrentPart, places: list[Any], steps: int, first: int, y_sb: list[nl.NkiTensor]) -> None:
@@ -371,33 +344,6 @@ def _new_states(part: RecurrentPart, count: int) -> nl.NkiTensor:
     blocks = ceil_div(part.dst.shape[3], nl.tile_size.pmax)
     shape = (nl.tile_size.pmax, blocks, count, part.n1 - part.n0)
     return nl.ndarray(shape, dtype=part.src.dtype, buffer=nl.sbuf)
-
-
-def _project(part: RecurrentPart, k: int, place: Any, start: int, count: int) -> nl.NkiTensor:
-    """W @ x + bias (128, B, inputs, count, rows) of ``count`` steps, from ``start`` behind the place of direction ``k``
-    on."""
-    weights, (_, every, features) = part.weights[k], part.src.shape
-    rows, columns = part.n1 - part.n0, weights.bias_sb.shape[1]
-    if isinstance(place, int) and rows == every:
-        taken = part.src[place + start : place + start + count]
-    else:
-        taken = nl.ndarray((count, rows, features), dtype=part.src.dtype, buffer=nl.private_hbm)
-        pattern = [[every * features, count], [features, rows], [1, features]]
-        transfer(taken, _find_steps(part.src, pattern, place, start * every * features + part.n0 * features, 0))
-    x_sb = nl.ndarray((nl.tile_size.pmax, columns, count * rows), dtype=weights.identity_sb.dtype, buffer=nl.sbuf)
-    flat = taken.reshape((count * rows, features))
-    outputs = columns * nl.tile_size.pmax
-    linear_features(x_sb, flat, weights.w, weights.bias_sb, features, outputs, "none", INPUT_LOAD_BYTES)
-    blocks = ceil_div(part.dst.shape[3], nl.tile_size.pmax)
-    return x_sb.reshape((nl.tile_size.pmax, blocks, columns // blocks, count, rows))
-
-
-def _find_steps(tensor: nl.NkiTensor, pattern: list[Any], place: Any, offset: int, dim: int) -> nl.NkiTensor:
-    """The access pattern on a tensor in HBM, ``offset`` elements behind its steps from ``place`` on, dimension
-    ``dim``."""
-    if isinstance(place, int):
-        return tensor.ap(pattern, offset=offset + place * pattern[0][0])
-    return tensor.ap(pattern, offset=offset, scalar_offset=place, indirect_dim=dim)
 
 
 def _keep_ended(length_sb: Any, t: int, h_sb: Any, gates_sb: Any, next_sb: Any, y_part: Any) -> nl.NkiTensor:
@@ -429,7 +375,7 @@ def _store_steps(part: RecurrentPart, k: int, place: Any, start: int, y_sb: nl.N
         _store_state(made.reshape((count * own, hidden)), states_sb)
         pattern = [[rows * hidden, count], [hidden, own], [1, hidden]]
         offset = ((d * every + start) * rows + part.n0) * hidden
-        transfer(_find_steps(part.dst, pattern, place, offset, 1), made)
+        transfer(find_steps(part.dst, pattern, place, offset, 1), made)
 
 
 def _store_ends(part: RecurrentPart, lanes: list[RecurrentLane], ends: list[Any]) -> None:
