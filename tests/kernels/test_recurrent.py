@@ -212,7 +212,7 @@ KINDS = [
     Layer("lstm", rows=300, steps=3, hidden=130, halved=True, lengths=True, starts=True),  # lanes, several groups
     Layer("lstm", rows=70, steps=2, hidden=1000, halved=True, dtype="bfloat16"),  # all groups, parts of the batch
     Layer("gru", rows=70, steps=4, hidden=600, features=1600, halved=True, resets_product=True),  # W isn't kept in SBUF
-    Layer("gru", rows=20, steps=15, trip=7, hidden=600, features=1800, halved=True, backwards=(True,)),  # nor in a loop
+    Layer("gru", rows=40, steps=17, trip=8, hidden=600, features=1800, halved=True, backwards=(True,)),  # nor in a loop
     Layer("lstm", steps=23, trip=5, backwards=(False, True), lengths=True, starts=True, peepholes=True),
     Layer("lstm", steps=20, trip=5, halved=True, backwards=(True,), starts=True, hidden=130),
     Layer("gru", steps=17, trip=4, backwards=(False, True), lengths=True, starts=True, halved=True),
