@@ -35,8 +35,8 @@ KNOWN = ("relu", "sigmoid", "tanh")
 # A layer of up to this many instructions is unrolled, a longer one becomes a loop on the device. DEFAULT_BUDGET stands
 # for several minutes of AWS's compiler; a layer takes a sixth of it at most.
 UNROLLED = 16384
-# A trip of such a loop has at most this share of them: then its barrier, the overlap that is lost around it, and the
-# copies of its steps within HBM take about 3 % of the time. Predicted for an LSTM of 128 units on trn2: 40 us of 1,500.
+# A trip of such a loop has at most a half of them: then its barrier, the overlap that is lost around it, and the copies
+# of its steps within HBM take about 3 % of the time. Predicted for an LSTM of 128 units on trn2: 42 us of 1,500.
 TRIP_SHARE = 2
 # The last step that a dtype counts exactly, beside its sequence lengths.
 _COUNTED = {"float32": 2**24, "bfloat16": 2**8, "float16": 2**11}
