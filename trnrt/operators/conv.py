@@ -15,6 +15,7 @@ from trnrt.operators.arranging import arrange_parameter
 from trnrt.operators.bounds import sums
 from trnrt.operators.conv_steps import NO_POOL, ConvLayer, ConvStep, ConvTransposeStep, fits_kernel, is_cramped
 from trnrt.operators.fusing import MONOTONIC, following_rounding, following_sum, next_activation
+from trnrt.operators.patches import add_patches
 from trnrt.operators.pool import counts_alike, read_pool
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.volumes import lower_volume_conv, lower_volume_transpose, too_large
@@ -80,8 +81,11 @@ def _parameters(
 def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     """A convolution; a following activation and pooling are computed in the same pass."""
     given = _layer(lowering, node, False)
+    window = _image_window(lowering, node, given.kernel)
+    if add_patches(lowering, node, window):
+        return
     source, shape = lowering.operand(node.inputs[0]), lowering.shape(node.outputs[0])
-    window, size = _image_window(lowering, node, given.kernel), image_size(shape)
+    size = image_size(shape)
     layer = None if window is None else _choose_layer(given, as_dtype(lowering.dtype).itemsize, shape[0], size, window)
     if window is None or layer is None:
         lower_volume_conv(lowering, node, given)

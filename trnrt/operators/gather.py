@@ -76,7 +76,8 @@ def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
 
 
 def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int) -> Operand:
-    """The indices as the device takes them: int32 (R, 1), from 0 to ``size`` - 1."""
+    """The indices as the device takes them: int32, from 0 to ``size`` - 1, in their own shape, so that passes can take
+    some rows; the step reads them as (R, 1)."""
     view = lowering.index_view(indices)
     compute = partial(
         row_numbers,
@@ -88,9 +89,9 @@ def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int
         reader=f"Gather '{printable(node_name(node))}'",
     )
     name = lowering.spare_name(f"{node_name(node)}.numbers")
-    tensor = DeviceTensor(name, (prod(view.shape), 1), "int32")
+    tensor = DeviceTensor(name, view.shape or (1,), "int32")
     lowering.prepare(tensor, HostNode(node_name(node), "Gather", (view.root,), name, compute))
-    return Operand(name, tensor.shape)
+    return Operand(name, (prod(view.shape), 1))
 
 
 def check_range(lowering: Lowering, indices: ir.Value, size: int) -> None:

@@ -13,6 +13,7 @@ from trnrt.importer.rewriting.orders import CHANNELS_FIRST, CHANNELS_LAST
 from trnrt.importer.values import input_at, is_used
 from trnrt.kernels.normalize import MAX_COLUMNS
 from trnrt.kernels.normalize_channels import MAX_CHANNELS, normalize_channels_bytes
+from trnrt.kernels.normalize_features import MAX_WIDTH, normalize_features_bytes
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize as bounds
 from trnrt.operators.movement import reshape_view
@@ -124,8 +125,13 @@ class NormalizeStep(Step):
     eps: float
     kernel: str = "normalize_rows"
 
+    @property
+    def columns(self) -> int:
+        """The length of a row."""
+        return prod(self.shape) // self.rows
+
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        return self.sources[position].shape if position else (self.rows, prod(self.shape) // self.rows)
+        return self.sources[position].shape if position else (self.rows, self.columns)
 
     def call(self, tensors: Tensors) -> Call:
         args: list[SourceName | WeightName | float | None] = [SourceName(0)]
@@ -140,6 +146,42 @@ class NormalizeStep(Step):
                 args.append(WeightName(key))
                 biases[key] = coefficient.astype(np.float32)
         return Call("normalize", self.kernel, (*args, self.eps), biases=biases)
+
+
+@dataclass(kw_only=True)
+class EncoderNormalizeStep(NormalizeStep):
+    """Normalised rows with a constant scale and bias (1, columns) or None each, between the layers of an encoder: their
+    features may be on the partitions. ``together``: the rows of an item of the batch."""
+
+    together: int
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        same = shapes.shape(self.sources[0].value) == self.shape
+        return (Layout.FEATURES, Layout.HBM) if same else (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.FEATURES, Layout.HBM)
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        if not self._on_chip(tensors):
+            return super().working_bytes(tensors, held=held)
+        return normalize_features_bytes(self.columns, 4)
+
+    def _on_chip(self, tensors: Tensors) -> bool:
+        """True if the source or the result has its features on the partitions."""
+        return Layout.FEATURES in {tensors.layout(self.sources[0].value), tensors.layout(self.output)}
+
+    def call(self, tensors: Tensors) -> Call:
+        if not self._on_chip(tensors):
+            return super().call(tensors)
+        lay_out = weights.columns if tensors.layout(self.output) is Layout.FEATURES else partial(weights.rows, count=1)
+        biases = {}
+        for key, coefficient, default in (("scale", self.scale, 1.0), ("bias", self.bias, 0.0)):
+            row = np.full(self.columns, default) if coefficient is None else np.asarray(coefficient)
+            biases[key] = lay_out(row.reshape(-1).astype(np.float32))
+        args = (SourceName(0), *map(WeightName, biases), self.columns, self.eps, self.together)
+        held = tuple(biases) if tensors.layout(self.output) is Layout.FEATURES else ()
+        return Call("normalize_features", "normalize_features", args, biases=biases, held=held)
 
 
 @dataclass(kw_only=True)
@@ -202,10 +244,15 @@ def _add_rows(
     columns = prod(nonempty_shape(source.shape)) // rows
     if columns > MAX_COLUMNS:
         raise Blocked(f"rows of {columns} elements; the kernel takes {MAX_COLUMNS}")
+    name, output = (
+        lowering.spare_name(f"{output}.step") if output else node_name(node),
+        output or value_name(node.outputs[0]),
+    )
+    computed = list(dict.fromkeys(c for c in (scale, bias) if isinstance(c, Operand)))
     step = NormalizeStep(
-        name=lowering.spare_name(f"{output}.step") if output else node_name(node),
-        sources=[source, *dict.fromkeys(c for c in (scale, bias) if isinstance(c, Operand))],
-        output=output or value_name(node.outputs[0]),
+        name=name,
+        sources=[source, *computed],
+        output=output,
         shape=source.shape,
         rows=rows,
         scale=scale,
@@ -213,8 +260,12 @@ def _add_rows(
         eps=eps,
         kernel=kernel,
     )
+    by_column = all(c is None or c.size == columns for c in (scale, bias) if not isinstance(c, Operand))
+    if kernel == "normalize_rows" and not computed and by_column and columns <= MAX_WIDTH:
+        fields = vars(step) | {"shape": (rows, columns), "together": max(1, rows // (source.shape or (1,))[0])}
+        step = EncoderNormalizeStep(**fields)
     lowering.add(step, [node], "a row a partition: differences to a number near the mean, their variance, scaling")
-    return Operand(step.output, step.shape)
+    return Operand(step.output, source.shape)
 
 
 @_normalization(

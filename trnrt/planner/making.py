@@ -333,7 +333,7 @@ def _identifier(value: str, module: KernelModule, *, swept: bool) -> str:
 def _stored_tensor(value: str, whole: Material, fitted: Fitted, *, swept: bool) -> StoredTensor:
     shape, layout = fitted.placed.shape(value), fitted.placed.layout(value)
     if fitted.rows != whole.batch and whole.batch is not None and value not in whole.constants:
-        shape = (whole.batch, *shape[1:])
+        shape = (shape[0] // (fitted.rows or 1) * whole.batch, *shape[1:])
     return StoredTensor(value, _identifier(value, fitted.module, swept=swept), shape, layout.value)
 
 

@@ -22,9 +22,11 @@ from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
 from trnrt.importer.rewriting.gathering import spread_gathers
 from trnrt.importer.rewriting.grids import write_affine_grids
 from trnrt.importer.rewriting.halves import swap_halves
+from trnrt.importer.rewriting.joined import split_joined
 from trnrt.importer.rewriting.older import fill_masks, name_casts, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.pool_indices import write_indices
+from trnrt.importer.rewriting.repeated import shrink_repeated
 from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.scattering import write_scatters
 from trnrt.importer.rewriting.splitting import split_variadic
@@ -90,6 +92,8 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     write_affine_grids,
     spread_normalizations,
     fold_padding,
+    shrink_repeated,
+    split_joined,
     merge_transposes,
     turn_after_norms,
     cancel_transposes,

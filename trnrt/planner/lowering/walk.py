@@ -20,7 +20,7 @@ import onnx_ir as ir
 from trnrt.errors import Blocker
 from trnrt.importer.values import attribute as attribute
 from trnrt.importer.wholes import Wholes
-from trnrt.operators.record import lowering_of
+from trnrt.operators.record import Group, find_groups, lowering_of
 from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.blocked import Blocked as Blocked
 from trnrt.planner.lowering.blocked import NotStatic
@@ -88,22 +88,42 @@ class Lowering:
         self.moves_indices = False
 
     def walk(self) -> None:
-        """Lower every node."""
+        """Lower every node; those of a group at its last one."""
+        groups = find_groups(self)
+        inner = {node.name: group for group in groups for node in group.nodes}
         for node in self.graph:
-            if node.name in self._absorbed:
-                continue
-            lower = lowering_of((node.domain, node.op_type))
-            done = len(self.steps)
-            self.moves_indices = node.name in self._index_nodes
-            try:
-                if lower is None:
-                    raise refusal(node)
-                if any(is_static(value) and 0 in (value.shape or ()) for value in node.outputs):
-                    raise Blocked("its output has no elements", "export the model for shapes that leave something")
-                lower(self, node)
-            except Blocked as blocked:
-                self._undo(done)
-                self._block(node, blocked)
+            group = inner.get(node.name)
+            if group is None:
+                self._lower(node)
+            elif node is group.nodes[-1] and not self._lower_group(group):
+                for member in group.nodes:
+                    self._lower(member)
+
+    def _lower_group(self, group: Group) -> bool:
+        """Lower the nodes of a group together, if that is possible."""
+        done = len(self.steps)
+        try:
+            group.lower(self)
+        except Blocked:
+            self._undo(done)
+            return False
+        return True
+
+    def _lower(self, node: ir.Node) -> None:
+        if node.name in self._absorbed:
+            return
+        lower = lowering_of((node.domain, node.op_type))
+        done = len(self.steps)
+        self.moves_indices = node.name in self._index_nodes
+        try:
+            if lower is None:
+                raise refusal(node)
+            if any(is_static(value) and 0 in (value.shape or ()) for value in node.outputs):
+                raise Blocked("its output has no elements", "export the model for shapes that leave something")
+            lower(self, node)
+        except Blocked as blocked:
+            self._undo(done)
+            self._block(node, blocked)
 
     def _undo(self, done: int) -> None:
         """Remove the steps from number ``done`` on; the node that made them is blocked after all."""
