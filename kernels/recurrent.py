@@ -6,61 +6,67 @@
     tensor engine: W @ x + bias of these steps -> SBUF x_sb     SBUF y_sb: the hidden states of these steps
                                 |                               ^        |
                                 v                               |        v the state that the next step reads
-    each step:  R @ h -> PSUM --(+)--> gates (scalar engine) --> new state (vector engine)
+    each step (recurrent_steps.py):  x_sb + R @ h -> PSUM -> gates (scalar engine) -> new state (vector engine)
 
-The recurrent weights R are the stationary operand and stay in SBUF. All gates of a step have one PSUM bank: of 128 of
-their outputs, a product has as many columns as rows of the batch. The directions of a bidirectional layer take turns
-with their steps, so that one computes while the other waits for its engines.
+The recurrent weights R are the stationary operand and stay in SBUF: of 128 outputs, a product has as many columns as
+rows of the batch. Lanes are rows of one direction that go through all steps together. All lanes take turns with their
+steps, so that one computes while the others wait for their engines.
 
-H is padded to blocks of 128 with zeros; a padded hidden unit stays 0. Gates are in ONNX's order: i, o, f, c of an LSTM;
-z, r, h of a GRU.
+A long sequence goes through a loop on the device, many steps a trip, whose states stay in the same tiles. Its DMA finds
+a trip's steps by a number in SBUF, because a backwards direction counts down, which a loop's counter can't.
+
+H is padded to blocks of 128 with zeros; a padded hidden unit stays 0. The rows of W, R and the biases are block after
+block of hidden units, and in each block gate after gate: i, f, c, o of an LSTM; z, r, h of a GRU. With resets_product W
+and the bias have z, r, then R's bias of the hidden gate (the rows of W are 0), then h.
 """
 
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from trnrt.kernels.common import activation_function, block_rows, ceil_div, item_bytes, keep_where, load
-from trnrt.kernels.linear import LOADS_AHEAD, linear_features
+from trnrt.kernels.common import block_rows, ceil_div, item_bytes, keep_where, load, transfer
+from trnrt.kernels.linear import LOADS_AHEAD
 from trnrt.kernels.operands import turn_rows
+from trnrt.kernels.recurrent_inputs import INPUT_LOAD_BYTES, RecurrentPart, find_steps, project_far, project_steps
+from trnrt.kernels.recurrent_steps import (
+    CELL_STATE,
+    GATES,
+    RecurrentCell,
+    RecurrentWeights,
+    compute_step,
+    new_gates,
+    recurrent_lane_rows,
+)
 from trnrt.nki import nisa, nl
 
-# Gates of each kind of cell, and the states that dst holds behind the steps.
-GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+# The states that dst holds behind the steps.
 STATES = {"lstm": 2, "gru": 1, "rnn": 1}
 # The most bytes per partition of recurrent weights in SBUF at once: more directions follow one another. H of 1,024 in
 # float32 takes all of it for an LSTM.
 RECURRENT_BYTES = 128 * 1024
-# The most bytes per partition of W @ x (float32) of one direction, for the steps computed at once.
-AHEAD_BYTES = 8 * 1024
-# Input weights up to this many bytes per partition are loaded once, others again for each AHEAD_BYTES.
+# Input weights stay in SBUF if they find room in RECURRENT_BYTES beside the recurrent ones, or have no more bytes per
+# partition than this. With others, W @ x is computed for all steps first, and stored in HBM.
 KEPT_INPUT_BYTES = 16 * 1024
-# Bytes per partition of one load of input weights that aren't kept: small, as R takes most of SBUF beside them.
-INPUT_LOAD_BYTES = 4 * 1024
+# Bytes per partition of W @ x of one direction, for the steps computed at once: the least, and, as far as
+# RECURRENT_BYTES has room for four times as many, the most. More steps share the loads of W that isn't kept.
+AHEAD_BYTES, MOST_AHEAD_BYTES = 8 * 1024, 16 * 1024
+# Rows whose W @ x is computed at once while W is in SBUF: so little that it fits between two steps, and enough to fill
+# products. benchmarks.recurrent, trn2: the sum of all ratios was 129.1 with 128, 131.4 with 256, 133.9 with 512; but
+# with 128, transfers and transposes took too much of layers of 512 units: the worst ratio was 2.7, 2.5 and 2.2.
+AHEAD_ROWS = 256
 
 
 @dataclass
-class RecurrentCell(nl.NKIObject):
-    """What a layer computes: ``kind`` of GATES; ``acts`` of common.py, in ONNX's order (f, g, h); ``clip`` limits what
-    activations read, 0 doesn't; ``resets_product``: a GRU's reset gate scales R @ h, not h; ``halved``: see
-    ``recurrent``."""
+class RecurrentLane(nl.NKIObject):
+    """Rows n0 to n1 of direction number ``k`` of those that run together, counted from the part's first row. h_sb (128,
+    B, rows), gates_sb (see ``compute_step``): the states before the part's first step, or before a trip's; length_sb:
+    (128, rows) float32 or None."""
 
-    kind: str
-    acts: tuple[str, ...]
-    clip: float
-    resets_product: bool
-    halved: bool
-
-
-@dataclass
-class RecurrentWeights(nl.NKIObject):
-    """One direction's weights in SBUF. r_sb: (128, B, G*B*128); identity_sb: (128, 128) float32; others as in
-    ``recurrent``, w in HBM if it is large."""
-
-    identity_sb: nl.NkiTensor
-    r_sb: nl.NkiTensor
-    w: nl.NkiTensor
-    bias_sb: nl.NkiTensor
-    more_sb: Any
+    k: int
+    n0: int
+    n1: int
+    h_sb: nl.NkiTensor
+    gates_sb: Any
+    length_sb: Any
 
 
 def recurrent_bytes(kind: str, hidden: int, item: int) -> int:
@@ -72,12 +78,24 @@ def recurrent_bytes(kind: str, hidden: int, item: int) -> int:
 def recurrent_tile_bytes(kind: str, hidden: int, features: int, directions: int) -> int:
     """The most bytes per partition that the tiles take, for planners; weights as float32."""
     blocks, each = ceil_div(hidden, nl.tile_size.pmax), recurrent_bytes(kind, hidden, 4)
+    inputs = ceil_div(features, nl.tile_size.pmax) * blocks * nl.tile_size.pmax * 4 * 4
     together = directions if directions * each <= RECURRENT_BYTES else 1
+    held = together * (each + inputs) if together * (each + inputs) <= RECURRENT_BYTES else together * each
     # A direction has its input weights, or loads of them, W @ x and hidden states of the steps computed at once, twice
     # while the next ones are prepared, and the features that W multiplies.
     source = 2 * ceil_div(features, nl.tile_size.pmax) * nl.tile_size.psum_bank_fmax * 4
-    own = KEPT_INPUT_BYTES + LOADS_AHEAD * INPUT_LOAD_BYTES + 4 * AHEAD_BYTES + blocks * 1024
-    return together * (each + own) + source
+    own = KEPT_INPUT_BYTES + LOADS_AHEAD * INPUT_LOAD_BYTES + 4 * _ahead_bytes(held, together) + blocks * 1024
+    return held + together * own + source
+
+
+def _steps_ahead(most: int, rows: int) -> int:
+    """The steps whose W @ x is computed at once: of at most ``most`` rows."""
+    return max(1, min(most // rows, ceil_div(AHEAD_ROWS, rows)))
+
+
+def _ahead_bytes(held: int, together: int) -> int:
+    """Bytes per partition of W @ x beside ``held`` bytes of weights of the directions that run together."""
+    return max(AHEAD_BYTES, min(MOST_AHEAD_BYTES, (RECURRENT_BYTES - held) // (4 * together)))
 
 
 def recurrent(
@@ -96,6 +114,7 @@ def recurrent(
     clip: float = 0.0,
     resets_product: bool = False,
     halved: bool = False,
+    trip: int = 0,
 ) -> None:
     """dst = the hidden states of a recurrent layer at every step, then its last hidden (and an LSTM's cell) state.
 
@@ -103,16 +122,17 @@ def recurrent(
     src: HBM (T, N, I)
     h_first, c_first: HBM (D, N, H), or None for zeros
     lengths: HBM (1, N) float32, or None: a row's steps from here on leave its state alone, and are 0 in dst
-    w: for each direction HBM (P, B*G*BH*128), prepared for linear_features: input weights to G gates of BH blocks
-    r: for each direction HBM (128, BH*G*BH*128): block b of 128 hidden units, then its weights to all gates
-    bias: for each direction HBM (128, G*BH) float32: W's and R's; R's of the hidden gate not if resets_product
-    more: for each direction None; of an LSTM with peepholes HBM (128, 3*BH) float32, for i, o and f; with
-        resets_product HBM (128, BH) float32, R's bias of the hidden gate
+    w: for each direction HBM (P, B*BH*G'*128), prepared for linear_features: input weights to BH blocks of G' gates; G'
+        is GATES[kind], 4 with resets_product
+    r: for each direction HBM (128, BH*BH*G*128): block b of 128 hidden units, then its weights to all blocks and gates
+    bias: for each direction HBM (128, BH*G') float32: W's and R's
+    more: for each direction None; of an LSTM with peepholes HBM (128, BH*3) float32, for i, f and o
     backwards: for each direction True if it goes from the last step to the first
     kind, acts, clip, resets_product: see RecurrentCell
     halved: sigmoids are computed from tanh, which saves the scalar engine from loading another table of functions twice
-        a step. The rows of gates i, o, f, or z and r, are then half of themselves in w, r and bias; of a GRU without
-        resets_product also those of the hidden gate in r
+        a step. The rows of gates i, f, o, or z and r, are then half of themselves in w, r and bias; of a GRU without
+        resets_product also those of the hidden gate in r, of one with it those of R and its bias
+    trip: 0, or the steps in each trip of a loop on the device; those that are left follow unrolled
     limits: recurrent_bytes <= RECURRENT_BYTES; G*BH <= 512. halved: an LSTM's or GRU's default acts, no clip, no
         peepholes. An infinite W @ x makes all hidden units of its row NaN
 
@@ -125,101 +145,83 @@ def recurrent(
     each = recurrent_bytes(kind, dst.shape[3], item_bytes(src.dtype))
     assert each <= RECURRENT_BYTES, f"recurrent: weights of {each} bytes a partition; the limit is {RECURRENT_BYTES}"
     together = len(w) if len(w) * each <= RECURRENT_BYTES else 1
-    identity_sb = _make_ones_diagonal()
+    identity_sb = _make_ones_diagonal(nl.bfloat16 if src.dtype == nl.bfloat16 else nl.float32)
+    blocks, rows, columns = ceil_div(dst.shape[3], nl.tile_size.pmax), src.shape[1], bias[0].shape[1]
+    inputs = w[0].shape[1] * item_bytes(w[0].dtype)
+    fits = together * (each + inputs) <= RECURRENT_BYTES
+    held = together * (each + inputs if fits else each)
+    ahead = _ahead_bytes(held, together) // (columns * item_bytes(identity_sb.dtype))
+    most = _rows_together(cell, blocks, columns)
+    kept = fits or inputs <= KEPT_INPUT_BYTES
     for d0 in range(0, len(w), together):
         weights = []
         for d in range(d0, d0 + together):
-            weights.append(
-                _load_recurrent(identity_sb, r[d], w[d], bias[d], more[d], ceil_div(dst.shape[3], nl.tile_size.pmax))
+            weights.append(_load_recurrent(identity_sb, r[d], w[d], bias[d], more[d], blocks, kept))
+        for n0 in range(0, rows, most):
+            part = RecurrentPart(
+                dst=dst,
+                src=src,
+                weights=weights,
+                backwards=backwards[d0 : d0 + together],
+                cell=cell,
+                d0=d0,
+                n0=n0,
+                n1=min(rows, n0 + most),
+                ahead=_steps_ahead(ahead, min(rows, n0 + most) - n0),
             )
-        rows = src.shape[1]
-        step = _rows_together(kind, dst.shape[3], rows)
-        for n0 in range(0, rows, step):
-            n1 = min(rows, n0 + step)
-            length_sb = None
-            if lengths is not None:
-                length_sb = load(lengths[:, n0:n1].broadcast(0, nl.tile_size.pmax))
-            _run_rows(dst, src, h_first, c_first, length_sb, weights, backwards, cell, d0, n0, n1)
+            _run_part(part, _make_lanes(part, h_first, c_first, lengths), trip)
 
 
-def _load_recurrent(identity_sb: nl.NkiTensor, r: Any, w: Any, bias: Any, more: Any, blocks: int) -> RecurrentWeights:
-    """One direction's weights in SBUF, but W if it has more than KEPT_INPUT_BYTES."""
-    r_sb = load(r).reshape((nl.tile_size.pmax, blocks, r.shape[1] // blocks))
-    kept = w.shape[1] * item_bytes(w.dtype) <= KEPT_INPUT_BYTES
+def _load_recurrent(
+    identity_sb: nl.NkiTensor, r: Any, w: Any, bias: Any, more: Any, blocks: int, kept: bool
+) -> RecurrentWeights:
+    """One direction's weights in SBUF, W only if it is ``kept`` there."""
     return RecurrentWeights(
         identity_sb=identity_sb,
-        r_sb=r_sb,
+        r_sb=load(r).reshape((nl.tile_size.pmax, blocks, r.shape[1] // blocks)),
         w=load(w) if kept else w,
         bias_sb=load(bias),
         more_sb=None if more is None else load(more),
     )
 
 
-def _make_ones_diagonal() -> nl.NkiTensor:
-    """The identity matrix (128, 128) in float32."""
-    ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=nl.float32, buffer=nl.sbuf)
-    identity_sb = nl.ndarray(ones_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+def _make_ones_diagonal(dtype: Any) -> nl.NkiTensor:
+    """The identity matrix (128, 128), in the dtype in which W @ x is kept: a product of bfloat16 takes a quarter of the
+    time. float16 can't hold all of these sums, and infinity times 0 would be NaN."""
+    ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=dtype, buffer=nl.sbuf)
+    identity_sb = nl.ndarray(ones_sb.shape, dtype=dtype, buffer=nl.sbuf)
     nisa.memset(dst=ones_sb, value=1.0)
     keep_where(identity_sb, ones_sb, 1, -1, 0, nl.equal)
     return identity_sb
 
 
-def _rows_together(kind: str, hidden: int, rows: int) -> int:
-    """The rows of the batch that go through all steps together: the sums of all gates have one PSUM bank."""
-    regions = GATES[kind] * ceil_div(hidden, nl.tile_size.pmax)
-    return max(1, min(rows, min(nl.tile_size.pmax, nl.tile_size.psum_bank_fmax // regions)))
+def _rows_together(cell: RecurrentCell, blocks: int, columns: int) -> int:
+    """The rows of the batch that go through all steps together: as many lanes as AHEAD_BYTES of one step allow."""
+    rows = recurrent_lane_rows(cell, blocks)
+    return rows * max(1, AHEAD_BYTES // (columns * 4) // rows)
 
 
-def _run_rows(
-    dst: nl.NkiTensor,
-    src: nl.NkiTensor,
-    h_first: Optional[nl.NkiTensor],
-    c_first: Optional[nl.NkiTensor],
-    length_sb: Optional[nl.NkiTensor],
-    weights: list[RecurrentWeights],
-    backwards: tuple[bool, ...],
-    cell: RecurrentCell,
-    d0: int,
-    n0: int,
-    n1: int,
-) -> None:
-    """All steps of rows n0 to n1, of the directions from number d0 on that ``weights`` has."""
-    steps, hidden = src.shape[0], dst.shape[3]
+def _make_lanes(part: RecurrentPart, h_first: Any, c_first: Any, lengths: Any) -> list[RecurrentLane]:
+    """The lanes of all directions, with their first states."""
+    hidden, rows = part.dst.shape[3], part.n1 - part.n0
     blocks = ceil_div(hidden, nl.tile_size.pmax)
-    h_sb: list[Any] = []
-    c_sb: list[Any] = []
-    for k in range(len(weights)):
-        h_sb.append(_first_state(h_first, d0 + k, n0, n1, hidden, src.dtype))
-        c_sb.append(None)
-        if cell.kind == "lstm":
-            c_sb[k] = _first_state(c_first, d0 + k, n0, n1, hidden, nl.float32)
-            _scale_cell(c_sb[k], cell, 2.0)
-    ahead = max(1, AHEAD_BYTES // (GATES[cell.kind] * blocks * (n1 - n0) * 4))
-    for first in range(0, steps, ahead):
-        count = min(ahead, steps - first)
-        x_sb, y_sb, starts = [], [], []
-        for k in range(len(weights)):
-            t0 = steps - first - count if backwards[d0 + k] else first
-            starts.append(t0)
-            x_sb.append(_project(src, weights[k], t0, count, n0, n1))
-            y_sb.append(nl.ndarray((nl.tile_size.pmax, blocks, count, n1 - n0), dtype=src.dtype, buffer=nl.sbuf))
-        for i in range(count):
-            for k in range(len(weights)):
-                t = count - 1 - i if backwards[d0 + k] else i
-                x_part, y_part = x_sb[k][:, :, t], y_sb[k][:, :, t]
-                h_new_sb, c_new_sb = _compute_step(cell, weights[k], h_sb[k], c_sb[k], x_part, y_part)
-                if length_sb is not None:
-                    before = (h_sb[k], c_sb[k])
-                    h_new_sb, c_new_sb = _keep_ended(length_sb, starts[k] + t, before, h_new_sb, c_new_sb, y_part)
-                h_sb[k] = h_new_sb
-                c_sb[k] = c_new_sb
-        for k in range(len(weights)):
-            _store_steps(dst[d0 + k], y_sb[k], starts[k], n0, n1)
-    for k in range(len(weights)):
-        _store_state(dst[d0 + k, steps, n0:n1], h_sb[k])
-        if cell.kind == "lstm":
-            _scale_cell(c_sb[k], cell, 0.5)
-            _store_state(dst[d0 + k, steps + 1, n0:n1], c_sb[k])
+    most = recurrent_lane_rows(part.cell, blocks)
+    lanes = []
+    for l0 in range(0, rows, most):
+        l1 = min(rows, l0 + most)
+        n0, n1 = part.n0 + l0, part.n0 + l1
+        for k in range(len(part.weights)):
+            gates_sb, length_sb = None, None
+            if part.cell.kind == "lstm":
+                gates_sb = new_gates(blocks, l1 - l0)
+                c_sb = _first_state(c_first, part.d0 + k, n0, n1, hidden, nl.float32)
+                factor = 2.0 if part.cell.halved else 1.0
+                nisa.tensor_scalar(dst=gates_sb[:, :, CELL_STATE], data=c_sb, op0=nl.multiply, operand0=factor)
+            if lengths is not None:
+                length_sb = load(lengths[:, n0:n1].broadcast(0, nl.tile_size.pmax))
+            h_sb = _first_state(h_first, part.d0 + k, n0, n1, hidden, part.src.dtype)
+            lanes.append(RecurrentLane(k=k, n0=l0, n1=l1, h_sb=h_sb, gates_sb=gates_sb, length_sb=length_sb))
+    return lanes
 
 
 def _first_state(state: Optional[nl.NkiTensor], d: int, n0: int, n1: int, hidden: int, dtype: Any) -> nl.NkiTensor:
@@ -238,249 +240,156 @@ def _first_state(state: Optional[nl.NkiTensor], d: int, n0: int, n1: int, hidden
     return first_sb
 
 
-def _scale_cell(c_sb: nl.NkiTensor, cell: RecurrentCell, factor: float) -> None:
-    """Multiply a cell state in place where steps work on twice of it: with halved weights."""
-    if cell.halved:
-        nisa.tensor_scalar(dst=c_sb, data=c_sb, op0=nl.multiply, operand0=factor)
+def _run_part(part: RecurrentPart, lanes: list[RecurrentLane], trip: int) -> None:
+    """All steps of a part: in trips of a device loop, then unrolled; and its last states to dst."""
+    steps = part.src.shape[0]
+    trips = steps // trip if trip > 0 else 0
+    looped = trips * trip if trips > 1 else 0
+    if looped > 0:
+        places, lengths = [], []
+        for backwards in part.backwards:
+            place_sb = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+            nisa.memset(dst=place_sb, value=steps - trip if backwards else 0)
+            places.append(place_sb)
+        for lane in lanes:
+            lengths.append(_copy_lengths(lane, steps - trip if part.backwards[lane.k] else 0))
+
+        def run_trip(number: Any) -> None:
+            ends = _run_steps(part, lanes, lengths, places, trip)
+            for i in range(len(lanes)):
+                _keep_states(lanes[i], ends[i][0], ends[i][1])
+                _move_by(lengths[i], trip if part.backwards[lanes[i].k] else -trip)
+            for k in range(len(places)):
+                _move_by(places[k], -trip if part.backwards[k] else trip)
+
+        nl.fori_loop(0, trips, run_trip)
+    first, lengths = [], []
+    for backwards in part.backwards:
+        first.append(0 if backwards else looped)
+    for lane in lanes:
+        lengths.append(lane.length_sb)
+    _store_ends(part, lanes, _run_steps(part, lanes, lengths, first, steps - looped))
 
 
-def _project(src: nl.NkiTensor, weights: RecurrentWeights, t0: int, count: int, n0: int, n1: int) -> nl.NkiTensor:
-    """W @ x + bias (128, G*B, count, rows) of ``count`` steps from t0 on."""
-    outputs = weights.bias_sb.shape[1] * nl.tile_size.pmax
-    x_sb = nl.ndarray((nl.tile_size.pmax, weights.bias_sb.shape[1], count, n1 - n0), dtype=nl.float32, buffer=nl.sbuf)
-    features = src.shape[2]
-    if n1 - n0 == src.shape[1]:
-        rows = src[t0 : t0 + count].reshape((count * (n1 - n0), features))
-        flat_sb = x_sb.flatten_dims(2, 3)
-        linear_features(flat_sb, rows, weights.w, weights.bias_sb, features, outputs, "none", INPUT_LOAD_BYTES)
-    else:
-        for t in range(count):
-            rows, x_part = src[t0 + t, n0:n1], x_sb[:, :, t]
-            linear_features(x_part, rows, weights.w, weights.bias_sb, features, outputs, "none", INPUT_LOAD_BYTES)
-    return x_sb
+def _copy_lengths(lane: RecurrentLane, place: int) -> Any:
+    """The lengths of a lane, counted from step ``place`` on, which a loop may change; None if there are none."""
+    if lane.length_sb is None:
+        return None
+    left_sb = nl.ndarray(lane.length_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=left_sb, data=lane.length_sb, op0=nl.subtract, operand0=float(place))
+    return left_sb
 
 
-def _compute_step(
-    cell: RecurrentCell, weights: RecurrentWeights, h_sb: Any, c_sb: Any, x_part: Any, y_part: Any
-) -> tuple[Any, Any]:
-    """The states after a step: the hidden one is written to y_part (128, B, rows)."""
-    if cell.kind == "lstm" and cell.halved:
-        return y_part, _step_lstm_by_tanh(weights, h_sb, c_sb, x_part, y_part)
-    if cell.kind == "lstm":
-        return y_part, _step_lstm(cell, weights, h_sb, c_sb, x_part, y_part)
-    if cell.kind == "gru" and cell.halved:
-        _step_gru_by_tanh(cell, weights, h_sb, x_part, y_part)
-    elif cell.kind == "gru":
-        _step_gru(cell, weights, h_sb, x_part, y_part)
-    else:
-        _apply(cell, 0, y_part, _recur(weights, h_sb, 0, x_part))
-    return y_part, None
+def _move_by(tile_sb: Any, steps: int) -> None:
+    """Add ``steps`` to a tile; None stays."""
+    if tile_sb is not None:
+        nisa.tensor_scalar(dst=tile_sb, data=tile_sb, op0=nl.add, operand0=steps)
 
 
-def _recur(
-    weights: RecurrentWeights, h_sb: nl.NkiTensor, first: int, x_part: nl.NkiTensor, added: int = -1
-) -> nl.NkiTensor:
-    """R @ h + x_part (128, regions, rows) in PSUM, for the blocks of gates from number ``first`` on; of x_part only the
-    first ``added`` regions are added, if that is given.
+def _keep_states(lane: RecurrentLane, h_sb: Any, gates_sb: Any) -> None:
+    """Copy the states after a trip to where the next one finds them."""
+    nisa.tensor_copy(dst=lane.h_sb, src=h_sb)
+    if gates_sb is not None:
+        nisa.tensor_copy(dst=lane.gates_sb[:, :, CELL_STATE], src=gates_sb[:, :, CELL_STATE])
 
-    The tensor engine adds x_part by a product with the identity: before h is there, and without another engine.
+
+def _run_steps(
+    part: RecurrentPart, lanes: list[RecurrentLane], lengths: list[Any], places: list[Any], steps: int
+) -> list[Any]:
+    """Run ``steps`` steps, of each direction from its place on; for each lane the states after them.
+
+    places: for each direction the first of its steps in src, whichever it takes first: a number, or a tile with it
+    lengths: for each lane None, or its lengths; counted from the place on if that is a tile
     """
-    regions = x_part.shape[1]
-    added = regions if added < 0 else added
-    sums_psum = nl.ndarray((nl.tile_size.pmax, regions, h_sb.shape[2]), dtype=nl.float32, buffer=nl.psum)
-    if added > 0:
-        nisa.nc_matmul(
-            dst=sums_psum[:, 0:added], stationary=weights.identity_sb, moving=x_part[:, 0:added], accumulate=False
-        )
-    for o in range(regions):
-        o0 = (first + o) * nl.tile_size.pmax
-        for b in range(h_sb.shape[1]):
-            nisa.nc_matmul(
-                dst=sums_psum[:, o],
-                stationary=weights.r_sb[:, b, o0 : o0 + nl.tile_size.pmax],
-                moving=h_sb[:, b],
-                accumulate=b > 0 or o < added,
-            )
-    return sums_psum
+    states = []
+    for lane in lanes:
+        states.append((lane.h_sb, lane.gates_sb))
+    x_far = project_far(part, places, steps)
+    x_next = project_steps(part, x_far, places, steps, 0)
+    y_before: list[Any] = []
+    for first in range(0, steps, part.ahead):
+        count = min(part.ahead, steps - first)
+        x_sb, y_sb = x_next, []
+        for _ in part.weights:
+            y_sb.append(_new_states(part, count))
+        for i in range(count):
+            for j in range(len(lanes)):
+                k, (h_sb, gates_sb) = lanes[j].k, states[j]
+                start = steps - first - count if part.backwards[k] else first
+                t = count - 1 - i if part.backwards[k] else i
+                x_part = x_sb[k][:, :, :, t, lanes[j].n0 : lanes[j].n1]
+                y_part = y_sb[k][:, :, t, lanes[j].n0 : lanes[j].n1]
+                next_sb = compute_step(part.cell, part.weights[k], h_sb, gates_sb, x_part, y_part)
+                states[j] = (y_part, next_sb)
+                if lengths[j] is not None:
+                    counted = start + t + (places[k] if isinstance(places[k], int) else 0)
+                    states[j] = (_keep_ended(lengths[j], counted, h_sb, gates_sb, next_sb, y_part), next_sb)
+            if i == 0:  # in the shadow of the steps that follow
+                _store_all(part, places, steps, first - part.ahead, y_before)
+                x_next = project_steps(part, x_far, places, steps, first + count)
+        y_before = y_sb
+    _store_all(part, places, steps, steps - (steps - 1) % part.ahead - 1, y_before)
+    return states
 
 
-def _apply(cell: RecurrentCell, number: int, dst: nl.NkiTensor, sums: nl.NkiTensor) -> None:
-    """dst = the cell's function of this number, of sums, which are limited first if the cell has a clip."""
-    if cell.clip > 0.0:
-        limited_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
-        nisa.tensor_scalar(
-            dst=limited_sb, data=sums, op0=nl.minimum, operand0=cell.clip, op1=nl.maximum, operand1=-cell.clip
-        )
-        sums = limited_sb
-    nisa.activation(dst=dst, op=activation_function(cell.acts[number]), data=sums)
+def _store_all(part: RecurrentPart, places: list[Any], steps: int, first: int, y_sb: list[nl.NkiTensor]) -> None:
+    """Store the states of each direction after its steps from number ``first`` of ``steps`` on, as it takes them."""
+    for k in range(len(y_sb)):
+        start = steps - first - y_sb[k].shape[2] if part.backwards[k] else first
+        _store_steps(part, k, places[k], start, y_sb[k])
 
 
-def _step_lstm(cell: RecurrentCell, weights: RecurrentWeights, h_sb: Any, c_sb: Any, x_part: Any, y_part: Any) -> Any:
-    """The cell state (128, B, rows) float32 after a step; the hidden state goes to y_part."""
-    blocks = c_sb.shape[1]
-    sums = _recur(weights, h_sb, 0, x_part)
-    gates_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
-    i_sb, o_sb = gates_sb[:, 0:blocks], gates_sb[:, blocks : 2 * blocks]
-    f_sb, c_gate_sb = gates_sb[:, 2 * blocks : 3 * blocks], gates_sb[:, 3 * blocks : 4 * blocks]
-    if weights.more_sb is None:
-        _apply(cell, 0, gates_sb[:, 0 : 3 * blocks], sums[:, 0 : 3 * blocks])
-    else:
-        _apply(cell, 0, i_sb, _add_peephole(sums[:, 0:blocks], weights.more_sb, 0, c_sb))
-        _apply(cell, 0, f_sb, _add_peephole(sums[:, 2 * blocks : 3 * blocks], weights.more_sb, 2 * blocks, c_sb))
-    _apply(cell, 1, c_gate_sb, sums[:, 3 * blocks : 4 * blocks])
-    kept_sb = nl.ndarray(c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    made_sb = nl.ndarray(c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    new_sb = nl.ndarray(c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=kept_sb, data1=f_sb, data2=c_sb, op=nl.multiply)
-    nisa.tensor_tensor(dst=made_sb, data1=i_sb, data2=c_gate_sb, op=nl.multiply)
-    nisa.tensor_tensor(dst=new_sb, data1=kept_sb, data2=made_sb, op=nl.add)
-    if weights.more_sb is not None:  # the output gate sees the new cell state
-        _apply(cell, 0, o_sb, _add_peephole(sums[:, blocks : 2 * blocks], weights.more_sb, blocks, new_sb))
-    shown_sb = nl.ndarray(c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=shown_sb, op=activation_function(cell.acts[2]), data=new_sb)
-    nisa.tensor_tensor(dst=y_part, data1=o_sb, data2=shown_sb, op=nl.multiply)
-    return new_sb
+def _new_states(part: RecurrentPart, count: int) -> nl.NkiTensor:
+    """A tile (128, B, count, rows) for the hidden states of some steps."""
+    blocks = ceil_div(part.dst.shape[3], nl.tile_size.pmax)
+    shape = (nl.tile_size.pmax, blocks, count, part.n1 - part.n0)
+    return nl.ndarray(shape, dtype=part.src.dtype, buffer=nl.sbuf)
 
 
-def _add_peephole(sums: nl.NkiTensor, peephole_sb: nl.NkiTensor, first: int, c_sb: nl.NkiTensor) -> nl.NkiTensor:
-    """sums + p * c, with p in the columns of peephole_sb from ``first`` on."""
-    gate_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
-    for b in range(c_sb.shape[1]):
-        nisa.scalar_tensor_tensor(
-            dst=gate_sb[:, b],
-            data=c_sb[:, b],
-            op0=nl.multiply,
-            operand0=peephole_sb[:, first + b : first + b + 1],
-            op1=nl.add,
-            operand1=sums[:, b],
-        )
-    return gate_sb
-
-
-def _step_lstm_by_tanh(weights: RecurrentWeights, h_sb: Any, twice_c_sb: Any, x_part: Any, y_part: Any) -> Any:
-    """Twice the cell state (128, B, rows) float32 after a step; the hidden state goes to y_part.
-
-    With t = tanh(x / 2), sigmoid(x) is (t + 1) / 2. So one function serves all gates, and between two products stand
-    two instructions of the scalar engine and three of the vector engine.
-    """
-    blocks = twice_c_sb.shape[1]
-    sums = _recur(weights, h_sb, 0, x_part)
-    gates_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=gates_sb, op=nl.tanh, data=sums)
-    i_sb, o_sb = gates_sb[:, 0:blocks], gates_sb[:, blocks : 2 * blocks]
-    f_sb, c_gate_sb = gates_sb[:, 2 * blocks : 3 * blocks], gates_sb[:, 3 * blocks : 4 * blocks]
-    made_sb = nl.ndarray(twice_c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    kept_sb = nl.ndarray(twice_c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    new_sb = nl.ndarray(twice_c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    _multiply_sum(made_sb, i_sb, 1.0, c_gate_sb)
-    _multiply_sum(kept_sb, f_sb, 1.0, twice_c_sb)
-    nisa.scalar_tensor_tensor(dst=new_sb, data=kept_sb, op0=nl.multiply, operand0=0.5, op1=nl.add, operand1=made_sb)
-    nisa.tensor_scalar(dst=o_sb, data=o_sb, op0=nl.add, operand0=1.0, op1=nl.multiply, operand1=0.5)
-    shown_sb = nl.ndarray(twice_c_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=shown_sb, op=nl.tanh, data=new_sb, scale=0.5)
-    nisa.tensor_tensor(dst=y_part, data1=o_sb, data2=shown_sb, op=nl.multiply)
-    return new_sb
-
-
-def _multiply_sum(dst_sb: nl.NkiTensor, data_sb: nl.NkiTensor, added: Any, factor_sb: nl.NkiTensor) -> None:
-    """dst_sb = (data_sb + added) * factor_sb."""
-    nisa.scalar_tensor_tensor(dst=dst_sb, data=data_sb, op0=nl.add, operand0=added, op1=nl.multiply, operand1=factor_sb)
-
-
-def _step_gru(cell: RecurrentCell, weights: RecurrentWeights, h_sb: Any, x_part: Any, y_part: Any) -> None:
-    """y_part = the hidden state (128, B, rows) after a step."""
-    blocks = h_sb.shape[1]
-    both = 2 * blocks
-    gates_sb = nl.ndarray((nl.tile_size.pmax, both, h_sb.shape[2]), dtype=nl.float32, buffer=nl.sbuf)
-    z_sb, r_sb = gates_sb[:, 0:blocks], gates_sb[:, blocks:both]
-    new_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    if cell.resets_product:
-        sums = _recur(weights, h_sb, 0, x_part, both)
-        _apply(cell, 0, gates_sb, sums[:, 0:both])
-        for b in range(blocks):
-            _multiply_sum(new_sb[:, b], sums[:, both + b], weights.more_sb[:, b : b + 1], r_sb[:, b])
-        nisa.tensor_tensor(dst=new_sb, data1=new_sb, data2=x_part[:, both : 3 * blocks], op=nl.add)
-        _apply(cell, 1, new_sb, new_sb)
-    else:
-        _apply(cell, 0, gates_sb, _recur(weights, h_sb, 0, x_part[:, 0:both]))
-        reset_sb = nl.ndarray(h_sb.shape, dtype=h_sb.dtype, buffer=nl.sbuf)
-        nisa.tensor_tensor(dst=reset_sb, data1=r_sb, data2=h_sb, op=nl.multiply)
-        _apply(cell, 1, new_sb, _recur(weights, reset_sb, both, x_part[:, both : 3 * blocks]))
-    change_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_tensor(dst=change_sb, data1=h_sb, data2=new_sb, op=nl.subtract)
-    nisa.tensor_tensor(dst=change_sb, data1=change_sb, data2=z_sb, op=nl.multiply)
-    nisa.tensor_tensor(dst=y_part, data1=new_sb, data2=change_sb, op=nl.add)
-
-
-def _step_gru_by_tanh(cell: RecurrentCell, weights: RecurrentWeights, h_sb: Any, x_part: Any, y_part: Any) -> None:
-    """``_step_gru`` with sigmoids by tanh (``_step_lstm_by_tanh``). z * h and 1 - z are ready before the new gate."""
-    blocks = h_sb.shape[1]
-    both = 2 * blocks
-    gates_sb = nl.ndarray((nl.tile_size.pmax, both, h_sb.shape[2]), dtype=nl.float32, buffer=nl.sbuf)
-    z_sb, r_sb = gates_sb[:, 0:blocks], gates_sb[:, blocks:both]
-    new_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    if cell.resets_product:
-        sums = _recur(weights, h_sb, 0, x_part, both)
-        nisa.activation(dst=gates_sb, op=nl.tanh, data=sums[:, 0:both])
-        for b in range(blocks):  # half of R @ h and its bias: r is (t + 1) / 2
-            nisa.tensor_scalar(
-                dst=new_sb[:, b],
-                data=sums[:, both + b],
-                op0=nl.add,
-                operand0=weights.more_sb[:, b : b + 1],
-                op1=nl.multiply,
-                operand1=0.5,
-            )
-        _multiply_sum(new_sb, r_sb, 1.0, new_sb)
-        nisa.tensor_tensor(dst=new_sb, data1=new_sb, data2=x_part[:, both : 3 * blocks], op=nl.add)
-        nisa.activation(dst=new_sb, op=nl.tanh, data=new_sb)
-    else:
-        nisa.activation(dst=gates_sb, op=nl.tanh, data=_recur(weights, h_sb, 0, x_part[:, 0:both]))
-        reset_sb = nl.ndarray(h_sb.shape, dtype=h_sb.dtype, buffer=nl.sbuf)
-        _multiply_sum(reset_sb, r_sb, 1.0, h_sb)  # twice r * h, for which R is halved
-        nisa.activation(dst=new_sb, op=nl.tanh, data=_recur(weights, reset_sb, both, x_part[:, both : 3 * blocks]))
-    kept_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    share_sb = nl.ndarray(z_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=share_sb, data=z_sb, op0=nl.multiply, operand0=-0.5, op1=nl.add, operand1=0.5)
-    nisa.tensor_scalar(dst=z_sb, data=z_sb, op0=nl.multiply, operand0=0.5, op1=nl.add, operand1=0.5)
-    nisa.tensor_tensor(dst=kept_sb, data1=z_sb, data2=h_sb, op=nl.multiply)
-    nisa.tensor_tensor(dst=new_sb, data1=new_sb, data2=share_sb, op=nl.multiply)
-    nisa.tensor_tensor(dst=y_part, data1=new_sb, data2=kept_sb, op=nl.add)
-
-
-def _keep_ended(
-    length_sb: nl.NkiTensor, t: int, before: tuple[Any, Any], h_new_sb: Any, c_new_sb: Any, y_part: Any
-) -> tuple[Any, Any]:
-    """The states after step t, of rows that have ended those before it; there y_part becomes 0."""
-    running_sb = nl.ndarray(length_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
+def _keep_ended(length_sb: Any, t: int, h_sb: Any, gates_sb: Any, next_sb: Any, y_part: Any) -> nl.NkiTensor:
+    """The hidden states after step t, of rows that have ended those before it, as the cell states in next_sb; there
+    y_part becomes 0."""
     ended_sb = nl.ndarray(length_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=running_sb, data=length_sb, op0=nl.greater, operand0=float(t))
     nisa.tensor_scalar(dst=ended_sb, data=length_sb, op0=nl.less_equal, operand0=float(t))
-    h_kept_sb = _choose(running_sb, h_new_sb, before[0])
-    c_kept_sb = None if c_new_sb is None else _choose(running_sb, c_new_sb, before[1])
-    for b in range(y_part.shape[1]):
+    kept_sb = nl.ndarray(h_sb.shape, dtype=h_sb.dtype, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=kept_sb, src=y_part)
+    for b in range(h_sb.shape[1]):
+        nisa.tensor_copy_predicated(dst=kept_sb[:, b], src=h_sb[:, b], predicate=ended_sb)
         nisa.tensor_copy_predicated(dst=y_part[:, b], src=0.0, predicate=ended_sb)
-    return h_kept_sb, c_kept_sb
+        if next_sb is not None:
+            before_sb = gates_sb[:, b, CELL_STATE]
+            nisa.tensor_copy_predicated(dst=next_sb[:, b, CELL_STATE], src=before_sb, predicate=ended_sb)
+    return kept_sb
 
 
-def _choose(where_sb: nl.NkiTensor, yes_sb: nl.NkiTensor, no_sb: nl.NkiTensor) -> nl.NkiTensor:
-    """A tile (128, B, rows): yes_sb for the rows of where_sb (128, rows), else no_sb."""
-    chosen_sb = nl.ndarray(no_sb.shape, dtype=no_sb.dtype, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=chosen_sb, src=no_sb)
-    for b in range(no_sb.shape[1]):
-        nisa.tensor_copy_predicated(dst=chosen_sb[:, b], src=yes_sb[:, b], predicate=where_sb)
-    return chosen_sb
-
-
-def _store_steps(dst: nl.NkiTensor, y_sb: nl.NkiTensor, t0: int, n0: int, n1: int) -> None:
-    """dst (T, N, H), HBM: steps from t0 on of rows n0 to n1 = y_sb (128, B, count, rows)."""
-    count, rows = y_sb.shape[2], y_sb.shape[3]
-    if rows == dst.shape[1]:
-        flat = dst[t0 : t0 + count].reshape((count * rows, dst.shape[2]))
-        _store_state(flat, y_sb.flatten_dims(2, 3))
+def _store_steps(part: RecurrentPart, k: int, place: Any, start: int, y_sb: nl.NkiTensor) -> None:
+    """The steps of dst of direction ``k``, from ``start`` behind its place on = y_sb (128, B, count, rows)."""
+    _, every, rows, hidden = part.dst.shape
+    count, own = y_sb.shape[2], y_sb.shape[3]
+    d, states_sb = part.d0 + k, y_sb.flatten_dims(2, 3)
+    if isinstance(place, int) and own == rows:
+        taken = part.dst[d, place + start : place + start + count]
+        _store_state(taken.reshape((count * rows, hidden)), states_sb)
     else:
-        for t in range(count):
-            _store_state(dst[t0 + t, n0:n1], y_sb[:, :, t])
+        made = nl.ndarray((count, own, hidden), dtype=part.dst.dtype, buffer=nl.private_hbm)
+        _store_state(made.reshape((count * own, hidden)), states_sb)
+        pattern = [[rows * hidden, count], [hidden, own], [1, hidden]]
+        offset = ((d * every + start) * rows + part.n0) * hidden
+        transfer(find_steps(part.dst, pattern, place, offset, 1), made)
+
+
+def _store_ends(part: RecurrentPart, lanes: list[RecurrentLane], ends: list[Any]) -> None:
+    """The states of all lanes after the last step, behind the steps of dst."""
+    steps = part.src.shape[0]
+    for i in range(len(lanes)):
+        lane, (h_sb, gates_sb) = lanes[i], ends[i]
+        d, n0, n1 = part.d0 + lane.k, part.n0 + lane.n0, part.n0 + lane.n1
+        _store_state(part.dst[d, steps, n0:n1], h_sb)
+        if gates_sb is not None:
+            c_sb = nl.ndarray(h_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+            factor = 0.5 if part.cell.halved else 1.0
+            nisa.tensor_scalar(dst=c_sb, data=gates_sb[:, :, CELL_STATE], op0=nl.multiply, operand0=factor)
+            _store_state(part.dst[d, steps + 1, n0:n1], c_sb)
 
 
 def _store_state(dst: nl.NkiTensor, state_sb: nl.NkiTensor) -> None:

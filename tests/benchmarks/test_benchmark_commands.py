@@ -24,6 +24,7 @@ TYPED = [
     "models",
     "networks",
     "quantised",
+    "recurrent",
     "reports",
     "search",
     "serve",

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trnrt.errors import KernelError
-from trnrt.kernels.recurrent import GATES, RECURRENT_BYTES, STATES, recurrent, recurrent_bytes
+from trnrt.kernels.recurrent import RECURRENT_BYTES, STATES, recurrent, recurrent_bytes
+from trnrt.kernels.recurrent_steps import GATES
 from trnrt.nki import Spec, nl, simulate, trace
-from trnrt.planner.lowering.weights import recurrent_columns, recurrent_input_weight, recurrent_weight
+from trnrt.operators.recurrent import lay_out_recurrent
 
 DEFAULTS = {"lstm": ("sigmoid", "tanh", "tanh"), "gru": ("sigmoid", "tanh"), "rnn": ("tanh",)}
 
@@ -35,6 +36,7 @@ class Layer:
     starts: bool = False
     lengths: bool = False
     halved: bool = False
+    trip: int = 0
     dtype: str = "float32"
     target: str = "trn2"
     seed: int = 0
@@ -126,20 +128,12 @@ def step(layer: Layer, a: Arrays, d: int, x: Array, h: Array, c: Array) -> tuple
 def run(layer: Layer, a: Arrays) -> Array:
     """dst of the kernel."""
     count, n = len(layer.backwards), layer.hidden
-    biases = a.b + a.rb
-    if layer.resets_product:
-        biases = np.concatenate([biases[:, : 2 * n], a.b[:, 2 * n :]], axis=1)
-    more: list[Array | None] = [None] * count
-    if layer.peepholes:
-        more = [recurrent_columns(a.p[d], n) for d in range(count)]
-    if layer.resets_product:
-        more = [recurrent_columns(a.rb[d, 2 * n :], n) for d in range(count)]
-    w_in, r_in = a.w, a.r
-    if layer.halved:
-        gates = np.ones(w_in.shape[1], np.float32)
-        gates[: (3 if layer.kind == "lstm" else 2) * n] = 0.5
-        recurred = np.full_like(gates, 0.5) if layer.kind == "gru" and not layer.resets_product else gates
-        w_in, r_in, biases = w_in * gates[:, None], r_in * recurred[:, None], biases * gates
+    options = {"resets_product": layer.resets_product, "couples": False, "halved": layer.halved}
+
+    def lay_out(array: Array, key: str) -> list[Array]:
+        laid = [lay_out_recurrent(array, key, d, layer.kind, n, **options) for d in range(count)]
+        return [one.astype(array.dtype) for one in laid]
+
     shape = (count, layer.steps + STATES[layer.kind], layer.rows, n)
 
     def body(
@@ -169,6 +163,7 @@ def run(layer: Layer, a: Arrays) -> Array:
             layer.clip,
             layer.resets_product,
             layer.halved,
+            layer.trip,
         )
         return dst
 
@@ -177,10 +172,10 @@ def run(layer: Layer, a: Arrays) -> Array:
         a.h,
         a.c,
         a.ends[None],
-        [recurrent_input_weight(w, n) for w in w_in.astype(a.w.dtype)],
-        [recurrent_weight(r, n) for r in r_in.astype(a.r.dtype)],
-        [recurrent_columns(b, n) for b in biases],
-        [array for array in more if array is not None],
+        lay_out(a.w, "w"),
+        lay_out(a.r, "r"),
+        lay_out(np.concatenate([a.b, a.rb], axis=1), "b"),
+        lay_out(a.p, "m") if layer.peepholes else [],
     )
     return result.astype(np.float64)
 
@@ -214,6 +209,16 @@ KINDS = [
     Layer("gru", backwards=(False, True), lengths=True, starts=True),
     Layer("gru", hidden=256, resets_product=True, clip=0.5),
     Layer("rnn", rows=130, steps=2, hidden=300, backwards=(False, True)),
+    Layer("lstm", rows=300, steps=3, hidden=130, halved=True, lengths=True, starts=True),  # lanes, several groups
+    Layer("lstm", rows=70, steps=2, hidden=1000, halved=True, dtype="bfloat16"),  # all groups, parts of the batch
+    Layer("gru", rows=70, steps=4, hidden=600, features=1600, halved=True, resets_product=True),  # W isn't kept in SBUF
+    Layer("gru", rows=40, steps=17, trip=8, hidden=600, features=1800, halved=True, backwards=(True,)),  # nor in a loop
+    Layer("lstm", steps=23, trip=5, backwards=(False, True), lengths=True, starts=True, peepholes=True),
+    Layer("lstm", steps=20, trip=5, halved=True, backwards=(True,), starts=True, hidden=130),
+    Layer("gru", steps=17, trip=4, backwards=(False, True), lengths=True, starts=True, halved=True),
+    Layer("gru", steps=17, trip=8, resets_product=True, halved=True, backwards=(False, True), dtype="bfloat16"),
+    Layer("rnn", steps=50, trip=20, rows=130, hidden=140, backwards=(False, True), lengths=True),
+    Layer("rnn", steps=7, trip=5),  # a single trip: unrolled
 ]
 
 
@@ -248,6 +253,7 @@ def test_random_layers(data: st.DataObject) -> None:
         peepholes=kind == "lstm" and not halved and data.draw(st.booleans()),
         starts=data.draw(st.booleans()),
         lengths=data.draw(st.booleans()),
+        trip=data.draw(st.integers(0, 6)),
         seed=data.draw(st.integers(0, 99)),
     )
     check_layer(layer)

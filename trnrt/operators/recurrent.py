@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from trnrt.importer.rows.batch import Batch, Mixes
 from trnrt.importer.values import input_at
-from trnrt.kernels import recurrent
+from trnrt.kernels import recurrent, recurrent_steps
 from trnrt.kernels.linear import MAX_FEATURES
 from trnrt.operators import order, shapes
 from trnrt.operators.record import NEVER, Declaration, NotApplicable
@@ -33,6 +33,12 @@ WEIGHTS = {1: "W", 2: "R", 3: "B", 7: "P"}
 FUNCTIONS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
 KNOWN = ("relu", "sigmoid", "tanh")
 """Functions that the kernel computes between two steps; ONNX's others have parameters, or no function of the engine."""
+# A layer of up to this many instructions is unrolled, a longer one becomes a loop on the device. DEFAULT_BUDGET stands
+# for several minutes of AWS's compiler; a layer takes a sixth of it at most.
+UNROLLED = 16384
+# A trip of such a loop has at most a half of them: then its barrier, the overlap that is lost around it, and the copies
+# of its steps within HBM take about 3 % of the time. Predicted for an LSTM of 128 units on trn2: 42 us of 1,500.
+TRIP_SHARE = 2
 # The last step that a dtype counts exactly, beside its sequence lengths.
 _COUNTED = {"float32": 2**24, "bfloat16": 2**8, "float16": 2**11}
 _BOUND = NotApplicable("an error of a step reaches all later ones: validation measures it with shaken numbers")
@@ -71,7 +77,7 @@ class Form:
 
     @property
     def gates(self) -> int:
-        return recurrent.GATES[self.kind]
+        return recurrent_steps.GATES[self.kind]
 
 
 @dataclass(kw_only=True)
@@ -88,6 +94,7 @@ class RecurrentStep(Step):
     clip: float = 0.0
     resets_product: bool = False
     halved: bool = False
+    trip: int = 0
 
     def multiplied_sources(self) -> list[Operand]:
         return self.sources[:1]
@@ -98,6 +105,7 @@ class RecurrentStep(Step):
         count = range(len(self.backwards))
         options: dict[str, float | bool] = {"clip": self.clip} if self.clip else {}
         options |= {name: True for name in ("resets_product", "halved") if getattr(self, name)}
+        options |= {"trip": self.trip} if self.trip else {}
         return Call(
             module="recurrent",
             kernel="recurrent",
@@ -158,8 +166,26 @@ def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
         resets_product=form.resets_product,
         halved=halved,
     )
-    lowering.add(step, [node], f"{steps:,} steps of a recurrent layer; its state stays on chip")
+    step.trip = choose_trip(step, lowering.budget)
+    way = f", {step.trip:,} in each trip of a loop on the device" if step.trip else ""
+    lowering.add(step, [node], f"{steps:,} steps of a recurrent layer{way}; its state stays on chip")
     _set_outputs(lowering, node, View.whole(step.output, step.shape), steps, is_first)
+
+
+def choose_trip(step: RecurrentStep, budget: int) -> int:
+    """The steps in a trip of the layer's loop on the device, 0 if it is unrolled: that is predicted to be faster, as
+    each trip waits for all engines, but takes an instruction for all that a step does. ``budget``: the most
+    instructions of a kernel, 0 for any number."""
+    if not budget:
+        return 0
+    count, rows, hidden = step.shape[1] - recurrent.STATES[step.kind], step.shape[2], step.shape[3]
+    cell = recurrent_steps.RecurrentCell(step.kind, step.functions, step.clip, step.resets_product, step.halved)
+    each = len(step.backwards) * recurrent_steps.recurrent_instructions(cell, hidden, rows)
+    most = min(UNROLLED, budget // 2)
+    if count * each <= most:
+        return 0
+    trips = -(-count // max(1, most // TRIP_SHARE // each))
+    return count // trips
 
 
 def _text(node: ir.Node, name: str, default: str) -> str:
@@ -245,7 +271,7 @@ def _prepare(
         for d in range(directions):
             compute: Callable[..., Array] = partial(lay_out_recurrent, key=key, direction=d, **vars(form))
             if value is None:
-                if key == "b" or form.resets_product:
+                if key == "b":
                     held[f"{key}{d}"] = compute(np.zeros((directions, 2 * form.gates * form.hidden), np.float32))
             elif constant is not None:
                 held[f"{key}{d}"] = compute(constant.astype(np.float32))
@@ -257,8 +283,6 @@ def _prepare(
 def _weight_inputs(node: ir.Node, form: Form) -> dict[str, int]:
     """The inputs that the kernel's weights come from, by the first letter of their names there."""
     needed = {"w": 1, "r": 2, "b": 3}
-    if form.resets_product:
-        return needed | {"m": 3}
     return needed | ({"m": 7} if form.kind == "lstm" and input_at(node, 7) is not None else {})
 
 
@@ -291,34 +315,42 @@ def lay_out_recurrent(
     couples: bool,
     halved: bool,
 ) -> Array:
-    """W (``key`` "w"), R ("r"), the sum of both biases ("b"), or what a direction also has ("m"), as the kernel takes
-    it, from W, R, B or P of all directions."""
-    own = array[direction].astype(np.float32)
-    gates = recurrent.GATES[kind]
-    if key == "m":
-        own = own[-hidden:] if resets_product else own
-        return weights.recurrent_columns(_couple(own, hidden) if couples else own, hidden)
+    """W (``key`` "w"), R ("r"), both biases ("b"), or an LSTM's peepholes ("m") of a direction, as the kernel takes it,
+    from W, R, B or P of all directions."""
+    gates, own = recurrent_steps.GATES[kind], array[direction].astype(np.float32)
     if key == "b":
-        input_bias, bias = own[: gates * hidden], own[gates * hidden :].copy()
-        if resets_product:
-            bias[2 * hidden :] = 0
-        own = input_bias + bias
+        halves = own[: gates * hidden], own[gates * hidden :]
+        own = _split_reset(*halves, hidden) if resets_product else halves[0] + halves[1]
+    elif key == "w" and resets_product:
+        own = _split_reset(own, np.zeros_like(own), hidden)
     own = _couple(own, hidden) if couples else own
     if halved:
         own = own * _halves(key, kind, hidden, resets_product).reshape(-1, *[1] * (own.ndim - 1))
+    if kind == "lstm":  # from i, o, f (and c)
+        parts = np.split(own, len(own) // hidden)
+        own = np.concatenate([parts[0], parts[2], *parts[3:], parts[1]])
     lay_out = {
         "w": weights.recurrent_input_weight,
         "r": weights.recurrent_weight,
         "b": weights.recurrent_columns,
+        "m": weights.recurrent_columns,
     }[key]
     return lay_out(own, hidden)
 
 
+def _split_reset(inputs: Array, recurred: Array, hidden: int) -> Array:
+    """The rows of a GRU that resets R @ h: z and r of both, then the hidden gate of ``recurred`` and of ``inputs``."""
+    both = inputs[: 2 * hidden] + recurred[: 2 * hidden]
+    return np.concatenate([both, recurred[2 * hidden :], inputs[2 * hidden :]])
+
+
 def _halves(key: str, kind: str, hidden: int, resets_product: bool) -> Array:
-    """0.5 for the rows of gates whose function is the sigmoid, which the kernel computes by tanh, else 1."""
-    factors = np.ones(recurrent.GATES[kind] * hidden, np.float32)
-    factors[: (3 if kind == "lstm" else 2) * hidden] = 0.5
-    if key == "r" and kind == "gru" and not resets_product:
+    """0.5 for the rows of gates whose function is the sigmoid, which the kernel computes by tanh, and for what it then
+    multiplies by twice a GRU's reset gate; else 1."""
+    count = recurrent_steps.GATES[kind] + (resets_product and key != "r")
+    factors = np.ones(count * hidden, np.float32)
+    factors[: 3 * hidden if kind == "lstm" or resets_product else 2 * hidden] = 0.5
+    if key == "r" and kind == "gru":
         factors[:] = 0.5
     return factors
 

@@ -163,7 +163,7 @@ def _lower_graph(
     prepared: dict[tuple[str, int], Array],
 ) -> Lowering:
     """The graph as steps. UnsupportedModelError with every blocking node."""
-    lowering = Lowering(view.model.graph, options.dtype, no_fuse, prepared)
+    lowering = Lowering(view.model.graph, options.dtype, no_fuse, prepared, options.budget)
     lowering.walk()
     lowering.settle_outputs()
     blockers = lowering.blockers or [Blocker(model.name, "the model", reason, _FIXED) for reason in view.unresolved]

@@ -313,6 +313,13 @@ SMALL: tuple[Small, ...] = (
         {"w": (1, 390, 10), "r": (1, 390, 130)},
     ),
     Small("rnn", "y = RNN<hidden_size = 20>(x, w, r)", (6, 2, 10), (6, 1, 2, 20), {"w": (1, 20, 10), "r": (1, 20, 20)}),
+    Small(  # so many steps that they loop on the device
+        "lstm_loop",
+        'y = LSTM<hidden_size = 4, direction = "bidirectional">(x, w, r)',
+        (800, 1, 3),
+        (800, 2, 1, 4),
+        {"w": (2, 16, 3), "r": (2, 16, 4)},
+    ),
     Small("reduce_sum", "a = Constant<value_ints = [1]>() y = ReduceSum<keepdims = 0>(x, a)", (5, 33), (5,)),
     Small("reduce_max", "a = Constant<value_ints = [0]>() y = ReduceMax<keepdims = 0>(x, a)", (5, 33), (33,)),
     Small("reduce_log_sum", "a = Constant<value_ints = [1]>() y = ReduceLogSum<keepdims = 0>(x, a)", (5, 33), (5,)),

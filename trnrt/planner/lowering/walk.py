@@ -54,8 +54,9 @@ class Lowering:
 
     ``dtype`` is the session's. ``tensors`` are constants of the model that steps read like computed tensors.
     ``no_fuse`` are nodes that are never computed in one step with the nodes before them. ``prepared`` are weights of
-    products that another lowering of this graph has laid out. ``moves_indices``: the current node only carries numbers
-    of an input to where they are indices (``row_numbers.py``).
+    products that another lowering of this graph has laid out. ``budget``: the most instructions of a kernel, 0 for any
+    number. ``moves_indices``: the current node only carries numbers of an input to where they are indices
+    (``row_numbers.py``).
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Lowering:
         dtype: str = "float32",
         no_fuse: Collection[str] = (),
         prepared: dict[tuple[str, int], Array] | None = None,
+        budget: int = 0,
     ) -> None:
         self.graph = graph
+        self.budget = budget
         self.no_fuse = no_fuse
         self.dtype = dtype
         self.opset = graph.opset_imports.get("", 0)

@@ -172,9 +172,8 @@ def scaled_columns(bias: Array, scale: Array) -> Array:
 
 
 def recurrent_weight(weight: Array, hidden: int) -> Array:
-    """R (G*H, H) -> (128, B*G*B*128) for the recurrent kernel: each gate padded to B whole blocks of hidden units."""
-    padded = _pad_gates(weight, hidden)
-    padded = np.pad(padded, ((0, 0), (0, -hidden % PARTITIONS)))
+    """R (G*H, H) -> (128, B*B*G*128) for the recurrent kernel: the rows as ``_order_gates`` has them."""
+    padded = np.pad(_order_gates(weight, hidden), ((0, 0), (0, -hidden % PARTITIONS)))
     blocks = padded.shape[1] // PARTITIONS
     return np.ascontiguousarray(
         padded.T.reshape(blocks, PARTITIONS, -1).swapaxes(0, 1).reshape(PARTITIONS, blocks * padded.shape[0])
@@ -182,20 +181,21 @@ def recurrent_weight(weight: Array, hidden: int) -> Array:
 
 
 def recurrent_input_weight(weight: Array, hidden: int) -> Array:
-    """W (G*H, I) -> (P, B*G*BH*128) for the recurrent kernel, as ``linear_weight``."""
-    return linear_weight(np.ascontiguousarray(_pad_gates(weight, hidden).T))
+    """W (G*H, I) -> (P, BI*B*G*128) for the recurrent kernel, as ``linear_weight``; rows in the same order."""
+    return linear_weight(np.ascontiguousarray(_order_gates(weight, hidden).T))
 
 
 def recurrent_columns(bias: Array, hidden: int) -> Array:
-    """(G*H,) -> (128, G*BH) float32: a gate's number of each hidden unit on its partition, 0 where H is padded."""
-    return columns(_pad_gates(bias, hidden))
+    """(G*H,) -> (128, B*G) float32: a gate's number of each hidden unit on its partition, 0 where H is padded."""
+    return columns(_order_gates(bias, hidden))
 
 
-def _pad_gates(array: Array, hidden: int) -> Array:
-    """(G*H, ...) -> (G*BH*128, ...): zeros behind each gate's H rows."""
+def _order_gates(array: Array, hidden: int) -> Array:
+    """(G*H, ...) -> (B*G*128, ...): of each block of 128 hidden units all gates; zeros behind each gate's H rows."""
     gates = array.reshape(-1, hidden, *array.shape[1:])
     padded = np.pad(gates, ((0, 0), (0, -hidden % PARTITIONS), *[(0, 0)] * (gates.ndim - 2)))
-    return padded.reshape(-1, *array.shape[1:])
+    blocks = padded.reshape(len(gates), -1, PARTITIONS, *array.shape[1:])
+    return blocks.swapaxes(0, 1).reshape(-1, *array.shape[1:])
 
 
 def volume_weight(weight: Array, groups: int = 1) -> Array:

@@ -114,7 +114,7 @@ class _Budgeting:
         """The fastest of the ways that meet the budget; if none does, the one with the smallest kernels."""
         looped = self._loop()
         found = [looped] if looped is not None else []
-        if looped is None or self._plan.size.unrolled <= MOST_CUT:
+        if looped is None or self._plan.size.compiled <= MOST_CUT:
             cut = self._cut(self._whole, 1)
             found += [cut] if _largest(cut).compiled <= self._budget else []
         if found:
@@ -123,7 +123,7 @@ class _Budgeting:
 
     def _loop(self) -> list[PlannedKernel] | None:
         """One kernel that loops over as many rows at a time as the budget allows; None if there is none."""
-        batch, size = self._batch or 1, self._plan.size.unrolled
+        batch, size = self._batch or 1, self._plan.size.compiled
         for rows in reversed(list(sweep_sizes(batch))):
             part = self._planning.part_material(self._choices, rows)
             if part is None:
@@ -158,17 +158,20 @@ class _Budgeting:
         return [*kernels[:-1], replace(last, plan=replace(last.plan, notes=(*last.plan.notes, note)))]
 
     def _reason(self) -> str:
-        size = self._plan.size.unrolled
+        size = self._plan.size.compiled
         return f"as one kernel without loops it has {size:,} instructions, and the budget is {self._budget:,}"
 
     def _kernel(self, whole: Material, part: Material) -> PlannedKernel:
         """The kernel of these steps: in a loop, if ``part`` has fewer rows than ``whole``."""
         part, fitted = _fit_piece(part)
-        if part.batch != whole.batch:
-            fitted = loop_part(part, fitted, (whole.batch or 1) // (part.batch or 1), whole.heading)
+        trips = (whole.batch or 1) // (part.batch or 1)
+        if trips > 1:
+            fitted = loop_part(part, fitted, trips, whole.heading)
         program = fitted.program or trace_module(part, fitted.module)
         plan = self._planning.plan(self._choices, Making(whole, part, fitted))
-        return PlannedKernel(replace(plan, size=measure_size(program)), (), self._plan.nodes, in_order_us(program))
+        return PlannedKernel(
+            replace(plan, size=measure_size(program, trips)), (), self._plan.nodes, in_order_us(program)
+        )
 
     def _cut(self, part: Material, trips: int) -> list[PlannedKernel]:
         """Kernels of at most the budget, if no single step exceeds it; each loops ``trips`` times."""

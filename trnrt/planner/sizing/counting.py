@@ -5,16 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from trnrt.nki.machine.loops import count_instructions, count_trips
+from trnrt.nki.machine.loops import count_instructions
 from trnrt.nki.machine.program import Program
 from trnrt.planner.plan import KernelSize
 
 
-def measure_size(program: Program) -> KernelSize:
-    """The size of a traced kernel module: all trips of its loops are known."""
+def measure_size(program: Program, trips: int = 1) -> KernelSize:
+    """The size of a traced kernel module that loops ``trips`` times over the batch. All trips of loops are known."""
     counts = count_instructions(program)
-    trips = [count_trips(program.instructions[begin]["loop"]) or 1 for begin, _ in program.loops()]
-    return KernelSize(counts.unrolled or counts.compiled, counts.compiled, max(trips, default=1))
+    return KernelSize(counts.unrolled or counts.compiled, counts.compiled, trips)
 
 
 def count_steps(program: Program, lines: Sequence[tuple[int, int]]) -> list[int]:

@@ -1,0 +1,1 @@
+"""Recurrent layers: the predicted time of a step, beside the least that the machine's latencies and engines allow."""
