@@ -35,6 +35,7 @@ def add_move(
 ) -> None:
     """Append the step that assembles the node's output from ``parts``: (view that is read, view that is written)."""
     made = node.outputs[0]
+    parts = [(lowering.readable(taken), put) for taken, put in parts]
     step = move_step(node_name(node), value_name(made), lowering.shape(made), parts, fill)
     lowering.add(step, [node], why, place="dma")
     lowering.mark_whole_numbers(made)
@@ -72,7 +73,7 @@ def add_takes(
     lowering: Lowering, node: ir.Node, view: View, picks: Mapping[int, Array], why: str, fill: float = 0.0
 ) -> None:
     """Make the node's output by a step for each of ``picks``: dimension -> the indices to take, -1 for ``fill``."""
-    made = value_name(node.outputs[0])
+    made, view = value_name(node.outputs[0]), lowering.readable(view)
     for number, (axis, picked) in enumerate(picks.items(), 1):
         is_last = number == len(picks)
         name = made if is_last else lowering.spare_name(f"{made}.axis{axis}")
@@ -236,8 +237,8 @@ def _turn_index(values: Array, shape: tuple[int, ...], order: tuple[int, ...]) -
 
 
 def can_move(lowering: Lowering, value: ir.Value | None) -> View:
-    """A tensor whose elements may be moved, as a view."""
-    return lowering.view_of(value, short_integers=True)
+    """A tensor whose elements may be moved, as a view: also a search's places, which ``readable`` makes floats."""
+    return lowering.place_view(value)
 
 
 @moves({"Slice": (6, 10, 11, 13)}, batch=batch.slicing, order=order.slicing, values=(1, 2, 3, 4), folds=CHEAP | COUNTS)

@@ -24,6 +24,7 @@ from trnrt.operators.record import lowering_of
 from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.blocked import Blocked as Blocked
 from trnrt.planner.lowering.blocked import NotStatic
+from trnrt.planner.lowering.indices import add_floats, keep_exact
 from trnrt.planner.lowering.integers import EXACT, bound_integers, whole_numbers
 from trnrt.planner.lowering.moving import copy_step
 from trnrt.planner.lowering.refusals import FALLBACK, refusal
@@ -81,6 +82,8 @@ class Lowering:
         self._lists: set[str] = set()
         self._checked: dict[str, str] = {}
         self._copies: dict[View, str] = {}
+        self._places: dict[str, str] = {}
+        self._wide: set[str] = set()
         self._index_nodes = index_nodes(graph)
         self.moves_indices = False
 
@@ -107,6 +110,7 @@ class Lowering:
         gone = {step.output for step in self.steps[done:]}
         del self.steps[done:]
         self._copies = {view: name for view, name in self._copies.items() if name not in gone}
+        self._places = {name: "" if floats in gone else floats for name, floats in self._places.items()}
 
     def _block(self, node: ir.Node, blocked: Blocked) -> None:
         name, op = node_name(node), operator_name(node)
@@ -147,6 +151,7 @@ class Lowering:
 
     def operand_of(self, view: View) -> Operand:
         """A view as a contiguous tensor: the stored tensor itself if it is whole, else a copy of its elements."""
+        view = self.readable(view)
         if view.is_whole:
             return Operand(view.root, view.shape)
         pattern = replace(view, nodes=())
@@ -160,6 +165,10 @@ class Lowering:
 
     def view_of(self, value: ir.Value | None, *, short_integers: bool = False) -> View:
         """A tensor of the device as an access pattern on a stored one. Blocks a value that isn't on the device."""
+        return self.readable(self.place_view(value, short_integers=short_integers))
+
+    def place_view(self, value: ir.Value | None, *, short_integers: bool = True) -> View:
+        """``view_of``, but a search's places stay as they are, uint32: only a look-up takes them."""
         self.shape(value)
         assert value is not None
         self._check_dtype(value, short_integers)
@@ -170,6 +179,16 @@ class Lowering:
         if self.moves_indices or value.dtype not in _LONG_INTEGERS or view.root not in self._inputs:
             return view
         return replace(view, root=self._check_input(view.root))
+
+    def readable(self, view: View) -> View:
+        """A view of a search's places as one of whole numbers in float32, made once for all readers."""
+        if view.root not in self._places:
+            return view
+        if not self._places[view.root]:
+            self._places[view.root] = floats = add_floats(self, view.root)
+            self._whole_numbers.add(floats)
+            self._wide |= set() if self.dtype == "float32" else {floats}
+        return replace(view, root=self._places[view.root])
 
     def _check_input(self, name: str) -> str:
         """The tensor that holds the integers of an input, once the host has checked that the session's dtype represents
@@ -283,6 +302,8 @@ class Lowering:
         """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved."""
         if self.moves_indices:
             raise Blocked("indices that are more than moved on their way from an input", FALLBACK)
+        if keep_exact(step, self._wide, nodes, self.dtype):
+            self._wide.add(step.output)
         self.steps.append(step)
         step.nodes = [node_name(n) for n in nodes]
         step.title = [f"{operator_name(n)} {node_name(n)}" for n in nodes]
@@ -356,6 +377,20 @@ class Lowering:
     def mark_index(self, value: ir.Value) -> None:
         """Record that a device result is an index, which only boundary nodes may read."""
         self._on_host.add(value_name(value))
+
+    def mark_places(self, value: ir.Value, stored: str) -> None:
+        """Record that a search has stored its places, which steps read, as uint32."""
+        self.mark_whole_numbers(value)
+        self._whole_numbers.add(stored)
+        self._places[stored] = ""
+
+    def holds_places(self, stored: str) -> bool:
+        """True if a stored tensor is a search's places, uint32."""
+        return stored in self._places
+
+    def is_wide(self, value: ir.Value | None) -> bool:
+        """True if whole numbers are stored in float32, or uint32, whatever the session's dtype."""
+        return value is not None and (self.dtype == "float32" or self.root(value) in {*self._wide, *self._places})
 
     def mark_list(self, value: ir.Value) -> None:
         """Record that an output of the model is a list made on the host, not a tensor."""
