@@ -174,8 +174,8 @@ def _compute_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, place
             "use dtype float32, or make the indices an input of the model",
         )
     parts = _coordinates(indices, len(places.sizes)) if places.columns else [indices]
-    for size, part in zip(places.sizes, parts, strict=True):
-        check_range(lowering.wholes.limits_of(part), size)
+    for size, coordinate in zip(places.sizes, parts, strict=True):
+        check_range(lowering.wholes.limits_of(coordinate), size)
     rank, rows = places.base.ndim, (prod(places.grid), 1)
     view = lowering.place_view(indices)
     for d in range(rank, len(view.shape) - places.columns):

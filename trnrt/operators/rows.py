@@ -23,6 +23,7 @@ from trnrt.operators.record import NEVER, SMALL, Declaration, NotApplicable
 from trnrt.operators.reduce import checked_axes, nonempty_shape
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.indices import is_final
+from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import (
     Blocked,
@@ -206,13 +207,19 @@ def lower_topk(lowering: Lowering, node: ir.Node) -> None:
     source = _move_axis_last(lowering, node.inputs[0], axis, exact=True)
     # Another axis than the last one needs that copy anyway.
     worthwhile = shape[axis] >= SEARCHED_ONCE or prod(shape[axis + 1 :]) > 1
-    together = worthwhile and is_used(values) and is_used(indices) and lowering.dtype == "float32"
+    together = worthwhile and is_used(values) and is_used(indices)
     rows = (*shape[:axis], *shape[axis + 1 :])
     if together:
         pairs = lowering.spare_name(f"{value_name(values)}.rows")
         _add_topk(lowering, node, source, k, "pairs", pairs, "float32")
         both = View.whole(pairs, (*rows, 2 * k))
-        lowering.set_view(values, _put_axis_back(both.slice(len(rows), 0, k), axis))
+        found = both.slice(len(rows), 0, k)
+        if lowering.dtype != "float32" and is_used(values):
+            narrow = View.whole(lowering.spare_name(f"{value_name(values)}.narrow"), found.shape)
+            step = move_step(narrow.root, narrow.root, narrow.shape, [(found, narrow)])
+            lowering.add(step, [node], "its values in the session's dtype", place="dma")
+            found = narrow
+        lowering.set_view(values, _put_axis_back(found, axis))
         _store_places(lowering, node, pairs, both.slice(len(rows), k, k), axis)
     elif is_used(indices):
         _add_topk(lowering, node, source, k, "indices", places, "uint32")
@@ -234,6 +241,8 @@ def _store_places(lowering: Lowering, node: ir.Node, stored: str, view: View, ax
     else:
         lowering.set_view(indices, _put_axis_back(view, axis))
         lowering.mark_whole_numbers(indices)
+        if not lowering.holds_places(stored):
+            lowering.mark_wide(stored)
 
 
 def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:

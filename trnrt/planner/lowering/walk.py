@@ -187,7 +187,7 @@ class Lowering:
         if not self._places[view.root]:
             self._places[view.root] = floats = add_floats(self, view.root)
             self._whole_numbers.add(floats)
-            self._wide |= set() if self.dtype == "float32" else {floats}
+            self.mark_wide(floats)
         return replace(view, root=self._places[view.root])
 
     def _check_input(self, name: str) -> str:
@@ -383,6 +383,10 @@ class Lowering:
         self.mark_whole_numbers(value)
         self._whole_numbers.add(stored)
         self._places[stored] = ""
+
+    def mark_wide(self, stored: str) -> None:
+        """Record that a stored tensor has whole numbers in float32, whatever the session's dtype."""
+        self._wide.add(stored)
 
     def holds_places(self, stored: str) -> bool:
         """True if a stored tensor is a search's places, uint32."""
