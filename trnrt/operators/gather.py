@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from trnrt.importer.wholes import Limits
 from trnrt.operators import batch
-from trnrt.operators.movement import add_take, can_move, moves
+from trnrt.operators.movement import add_take, bound_gather, can_move, moves
 from trnrt.operators.programs import Program, add_program
 from trnrt.operators.record import CHEAP, COUNTS, Index
 from trnrt.planner.lowering.refusals import FALLBACK
@@ -38,7 +38,7 @@ class GatherStep(Step):
         return Call("gather", "gather_rows", ())
 
 
-@moves({"Gather": (6, 11, 13)}, batch=batch.gather, values=Index(1), folds=CHEAP | COUNTS)
+@moves({"Gather": (6, 11, 13)}, batch=batch.gather, bound=bound_gather, values=Index(1), folds=CHEAP | COUNTS)
 def lower_gather(lowering: Lowering, node: ir.Node) -> None:
     """Constant indices become access patterns, one for each run; by indices from an input, DMA looks rows up."""
     view = can_move(lowering, node.inputs[0])

@@ -18,7 +18,7 @@ from trnrt.errors import InputError
 from trnrt.importer.values import static_shape
 from trnrt.operators import batch
 from trnrt.operators.gather import GatherStep, check_range
-from trnrt.operators.movement import can_move, moves
+from trnrt.operators.movement import bound_gather, can_move, moves
 from trnrt.operators.programs import Program, Register, add_program
 from trnrt.operators.record import SMALL
 from trnrt.planner.lowering.host import host_function
@@ -45,7 +45,7 @@ class _Places:
     columns: bool = False
 
 
-@moves({"GatherElements": (11, 13)}, batch=batch.unknown, values=(), folds=SMALL)
+@moves({"GatherElements": (11, 13)}, batch=batch.unknown, bound=bound_gather, values=(), folds=SMALL)
 def lower_gather_elements(lowering: Lowering, node: ir.Node) -> None:
     """An element for each index: it replaces one coordinate of the index's own place. Computed indices that repeat
     along all of the last dimensions (Expand) look up whole rows."""
@@ -73,7 +73,7 @@ def _distinct_rank(lowering: Lowering, indices: ir.Value | None, shape: tuple[in
     return rank
 
 
-@moves({"GatherND": (11, 12, 13)}, batch=batch.gather_nd, values=(), folds=SMALL)
+@moves({"GatherND": (11, 12, 13)}, batch=batch.gather_nd, bound=bound_gather, values=(), folds=SMALL)
 def lower_gather_nd(lowering: Lowering, node: ir.Node) -> None:
     """The part of the tensor that each row of indices names; the first ``batch_dims`` dimensions go together."""
     view = can_move(lowering, node.inputs[0])

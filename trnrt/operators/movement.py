@@ -109,6 +109,22 @@ def bound_move(case: Case) -> list[Array]:
 
 
 @exact
+def bound_gather(case: Case) -> list[Array]:
+    """The node applied to the errors. Nothing is known of an element whose computed index may be another."""
+    (moved,) = bound_move(case)
+    doubt = np.asarray(case.error(1) > 0)
+    if not doubt.any():
+        return [moved]
+    if case.op == "GatherND":
+        doubt = doubt.any(axis=-1)
+        doubt = doubt.reshape(*doubt.shape, *(1,) * (moved.ndim - doubt.ndim))
+    elif case.op == "Gather":
+        axis = int(case.attribute("axis", 0)) % case.x.ndim
+        doubt = doubt.reshape(*doubt.shape, *(1,) * (case.x.ndim - axis - 1))
+    return [np.where(np.broadcast_to(doubt, moved.shape), np.float32(np.inf), moved)]
+
+
+@exact
 def bound_same(case: Case) -> list[Array]:
     """The same elements. A cast to whole numbers may round to either of two; one to fewer bits rounds in the model."""
     if case.y.dtype.kind in "iub":
