@@ -155,7 +155,10 @@ def validate(
     if rtol is None and atol is None and session.dtype == "float32" and has_integers(load(session)):
         return _judge_integers(session, feeds, ours, reference, labels, every_integer)
     report = _judge(session, feeds, ours, reference, rtol, atol, labels, progress)
-    if report.passed or report.tolerances != "measured":
+    usual = default_tolerance(session.dtype)
+    near = all(compare(name, ours[name], reference[name], usual.rtol, usual.atol).passed for name in names)
+    # A choice that a run with random roundings makes otherwise, too, allows any error there.
+    if (report.passed and near) or report.tolerances != "measured":
         return report
     return _judge_choices(session, feeds, report, ours, progress)
 
@@ -205,7 +208,7 @@ def _judge_choices(
     ours: Mapping[str, Array],
     progress: Progress | None,
 ) -> ValidationReport:
-    """A failing report anew, if the model chooses by the data: what it chooses from is compared with onnxruntime's, and
+    """A report anew, if the model chooses by the data: what it chooses from is compared with onnxruntime's, and
     its outputs with what onnxruntime chooses from the same numbers."""
     choice = split_at_choices(session)
     if choice is None:
