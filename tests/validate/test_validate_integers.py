@@ -79,10 +79,10 @@ def test_a_wrong_weight_shows_in_its_own_layer(tmp_path: Path, monkeypatch: pyte
     numbers[0] = -numbers[0]
     weights.CopyFrom(numpy_helper.from_array(numbers, weights.name))
     # The file that is evaluated has other weights than the one that runs.
-    opened = comparing._open_exposed
+    opened = comparing.open_exposed
     right = onnx.load(path)
     monkeypatch.setattr(comparing, "load", lambda session: model)
-    monkeypatch.setattr(comparing, "_open_exposed", lambda session, _, tensors: opened(session, right, tensors))
+    monkeypatch.setattr(comparing, "open_exposed", lambda session, _, tensors: opened(session, right, tensors))
     report = validate(session, {session.get_inputs()[0].name: x})
     assert not report.passed and report.integers is not None
     (wrong,) = [layer for layer in report.integers.layers if not layer.passed]

@@ -19,7 +19,9 @@ def load(session: InferenceSession) -> onnx.ModelProto:
     return onnx.load(content) if isinstance(content, str) else onnx.load_from_string(content)
 
 
-def open_exposed(session: InferenceSession, model: onnx.ModelProto, tensors: Mapping[str, Array]) -> InferenceSession:
+def open_exposed(
+    session: InferenceSession, model: onnx.ModelProto, tensors: Mapping[str, Array], *, cache: bool = True
+) -> InferenceSession:
     """A session of the model whose outputs are these tensors, too; theirs are the examples' types and ranks."""
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
@@ -33,5 +35,9 @@ def open_exposed(session: InferenceSession, model: onnx.ModelProto, tensors: Map
             onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), shape)
         )
     return InferenceSession(
-        wide.SerializeToString(), target=session.target, dtype=session.dtype, fallback=session.options.fallback
+        wide.SerializeToString(),
+        target=session.target,
+        dtype=session.dtype,
+        fallback=session.options.fallback,
+        cache=cache,
     )
