@@ -53,8 +53,8 @@ ENDS = {
     ),
     "a fixed number of boxes": (
         "(float[1,3,4,4] x) => (float[40] z) { a = Conv(x, c)  b = Greater(a, h)  y = NonZero(b)"
-        "  i = Transpose<perm=[1,0]>(y)  g = GatherND(a, i)  s = Shape(g)  m = Sub(forty, s)  p = Concat<axis=0>(zero, m)"
-        "  z = Pad(g, p) }",
+        "  i = Transpose<perm=[1,0]>(y)  g = GatherND(a, i)  s = Shape(g)  m = Sub(forty, s)"
+        "  p = Concat<axis=0>(zero, m)  z = Pad(g, p) }",
         {"c": drawn(2, 3, 1, 1), "h": np.array(0.1, np.float32), "forty": np.array([40]), "zero": np.array([0])},
         ["NonZero", "Transpose", "GatherND", "Shape", "Sub", "Concat", "Pad"],
     ),

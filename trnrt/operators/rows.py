@@ -19,6 +19,7 @@ from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize, sums
 from trnrt.operators.expectation import add_expectation
 from trnrt.operators.movement import integers
+from trnrt.operators.programs import ComputeStep, Program
 from trnrt.operators.record import NEVER, SMALL, Declaration, NotApplicable
 from trnrt.operators.reduce import checked_axes, nonempty_shape
 from trnrt.planner.lowering.host import host_function
@@ -186,7 +187,25 @@ def _mark_places(lowering: Lowering, made: ir.Value, stored: str) -> None:
     if is_final(made):
         lowering.mark_index(made)
     else:
-        lowering.mark_places(made, stored)
+        lowering.mark_places(made, stored, _add_floats)
+
+
+def _add_floats(lowering: Lowering, places: str) -> str:
+    """Append the step that copies a search's places to float32; the copy's name."""
+    search = next(step for step in lowering.steps if step.output == places)
+    program = Program()
+    program.apply("copy", program.source(Operand(places, search.shape)))
+    step = ComputeStep(
+        name=lowering.spare_name(f"{places}.floats"),
+        sources=program.operands,
+        output=lowering.spare_name(f"{places}.whole"),
+        shape=search.shape,
+        dtype="" if lowering.dtype == "float32" else "float32",
+        program=program,
+    )
+    nodes = [node for node in lowering.graph if node.name in search.nodes]
+    lowering.add(step, nodes, "a search, whose places are computed with in float32")
+    return step.output
 
 
 def _shape_of(lowering: Lowering, value: ir.Value | None) -> tuple[int, ...]:

@@ -8,15 +8,11 @@ type.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from trnrt.planner.lowering.blocked import Blocked
-from trnrt.planner.steps import Operand, Step
-
-if TYPE_CHECKING:
-    from trnrt.planner.lowering.walk import Lowering
+from trnrt.planner.steps import Step
 
 # Boundary nodes carry final indices, and look labels up by them, at this input.
 _BOUNDARY = {
@@ -31,27 +27,6 @@ def is_final(value: ir.Value) -> bool:
     return all(
         _BOUNDARY.get(node.op_type) == position and all(map(is_final, node.outputs)) for node, position in value.uses()
     )
-
-
-def add_floats(lowering: Lowering, places: str) -> str:
-    """Append the step that copies a search's places to float32; the copy's name."""
-    # Here, as the operators import this package.
-    from trnrt.operators.programs import ComputeStep, Program
-
-    search = next(step for step in lowering.steps if step.output == places)
-    program = Program()
-    program.apply("copy", program.source(Operand(places, search.shape)))
-    step = ComputeStep(
-        name=lowering.spare_name(f"{places}.floats"),
-        sources=program.operands,
-        output=lowering.spare_name(f"{places}.whole"),
-        shape=search.shape,
-        dtype="" if lowering.dtype == "float32" else "float32",
-        program=program,
-    )
-    nodes = [node for node in lowering.graph if node.name in search.nodes]
-    lowering.add(step, nodes, "a search, whose places are computed with in float32")
-    return step.output
 
 
 def keep_exact(step: Step, wide: Collection[str], nodes: Sequence[ir.Node], dtype: str) -> bool:

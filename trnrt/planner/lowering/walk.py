@@ -24,7 +24,7 @@ from trnrt.operators.record import lowering_of
 from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.blocked import Blocked as Blocked
 from trnrt.planner.lowering.blocked import NotStatic
-from trnrt.planner.lowering.indices import add_floats, keep_exact
+from trnrt.planner.lowering.indices import keep_exact
 from trnrt.planner.lowering.integers import EXACT, bound_integers, whole_numbers
 from trnrt.planner.lowering.moving import copy_step
 from trnrt.planner.lowering.refusals import FALLBACK, refusal
@@ -82,7 +82,7 @@ class Lowering:
         self._lists: set[str] = set()
         self._checked: dict[str, str] = {}
         self._copies: dict[View, str] = {}
-        self._places: dict[str, str] = {}
+        self._places: dict[str, tuple[Callable[[Lowering, str], str], str]] = {}
         self._wide: set[str] = set()
         self._index_nodes = index_nodes(graph)
         self.moves_indices = False
@@ -110,7 +110,7 @@ class Lowering:
         gone = {step.output for step in self.steps[done:]}
         del self.steps[done:]
         self._copies = {view: name for view, name in self._copies.items() if name not in gone}
-        self._places = {name: "" if floats in gone else floats for name, floats in self._places.items()}
+        self._places = {name: (make, "" if made in gone else made) for name, (make, made) in self._places.items()}
 
     def _block(self, node: ir.Node, blocked: Blocked) -> None:
         name, op = node_name(node), operator_name(node)
@@ -184,11 +184,13 @@ class Lowering:
         """A view of a search's places as one of whole numbers in float32, made once for all readers."""
         if view.root not in self._places:
             return view
-        if not self._places[view.root]:
-            self._places[view.root] = floats = add_floats(self, view.root)
+        make, floats = self._places[view.root]
+        if not floats:
+            floats = make(self, view.root)
+            self._places[view.root] = make, floats
             self._whole_numbers.add(floats)
             self.mark_wide(floats)
-        return replace(view, root=self._places[view.root])
+        return replace(view, root=floats)
 
     def _check_input(self, name: str) -> str:
         """The tensor that holds the integers of an input, once the host has checked that the session's dtype represents
@@ -378,11 +380,12 @@ class Lowering:
         """Record that a device result is an index, which only boundary nodes may read."""
         self._on_host.add(value_name(value))
 
-    def mark_places(self, value: ir.Value, stored: str) -> None:
-        """Record that a search has stored its places, which steps read, as uint32."""
+    def mark_places(self, value: ir.Value, stored: str, to_floats: Callable[[Lowering, str], str]) -> None:
+        """Record that a search stores its places, which steps read, as uint32. ``to_floats`` appends the step that
+        copies them to float32, and returns the copy's name."""
         self.mark_whole_numbers(value)
         self._whole_numbers.add(stored)
-        self._places[stored] = ""
+        self._places[stored] = to_floats, ""
 
     def mark_wide(self, stored: str) -> None:
         """Record that a stored tensor has whole numbers in float32, whatever the session's dtype."""
