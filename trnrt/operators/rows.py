@@ -179,7 +179,12 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
         kernel=node.op_type.lower(),
         last=attribute(node, "select_last_index", 0) == 1,
     )
-    lowering.add(step, [node], "the vector engine's search; as outputs, indices become int64 on the host")
+    lowering.add(step, [node], f"the vector engine's search{_destination(lowering, made)}")
+
+
+def _destination(lowering: Lowering, indices: ir.Value) -> str:
+    """What becomes of a search's indices, to be added to a reason."""
+    return "; indices become int64 on the host" if lowering.is_on_host(indices) else ""
 
 
 def _mark_places(lowering: Lowering, made: ir.Value, stored: str) -> None:
@@ -301,8 +306,8 @@ def _add_topk(
         k=k,
         largest=attribute(node, "largest", 1) == 1,
     )
-    why = "eight of each row at a time, by the vector engine; as outputs, indices become int64 on the host"
-    lowering.add(step, [node], why)
+    why = "the best of each row, by the vector engine"
+    lowering.add(step, [node], f"{why}{_destination(lowering, node.outputs[1])}")
 
 
 @host_function
