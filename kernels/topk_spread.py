@@ -266,9 +266,14 @@ def _rank_taken(x_sb: nl.NkiTensor, least_sb: nl.NkiTensor, k: int, constants: S
     above_sb = nl.ndarray((pmax, width), dtype=nl.float32, buffer=nl.sbuf)
     equal_sb = nl.ndarray((pmax, width), dtype=nl.float32, buffer=nl.sbuf)
     counts_sb = nl.ndarray((pmax, 2), dtype=nl.float32, buffer=nl.sbuf)
-    for dst, op, i in ((above_sb, nl.greater, 0), (equal_sb, nl.equal, 1)):
+    for i in range(2):
         nisa.tensor_scalar_reduce(
-            dst=dst, data=x_sb, op0=op, operand0=least_sb, reduce_op=nl.add, reduce_res=counts_sb[:, i : i + 1]
+            dst=above_sb if i == 0 else equal_sb,
+            data=x_sb,
+            op0=nl.greater if i == 0 else nl.equal,
+            operand0=least_sb,
+            reduce_op=nl.add,
+            reduce_res=counts_sb[:, i : i + 1],
         )
     # The room for equals: k, less those above, less the equals on the partitions before.
     taken_psum = nl.ndarray((pmax, 1), dtype=nl.float32, buffer=nl.psum)
