@@ -16,6 +16,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 import trnrt
 from trnrt.validate import validate
+from trnrt.validate.exposing import open_exposed
 from trnrt.validate.integers import Evaluator, comparing, has_integers
 from trnrt.validate.integers.sums import convolve
 
@@ -79,7 +80,7 @@ def test_a_wrong_weight_shows_in_its_own_layer(tmp_path: Path, monkeypatch: pyte
     numbers[0] = -numbers[0]
     weights.CopyFrom(numpy_helper.from_array(numbers, weights.name))
     # The file that is evaluated has other weights than the one that runs.
-    opened = comparing.open_exposed
+    opened = open_exposed
     right = onnx.load(path)
     monkeypatch.setattr(comparing, "load", lambda session: model)
     monkeypatch.setattr(comparing, "open_exposed", lambda session, _, tensors: opened(session, right, tensors))

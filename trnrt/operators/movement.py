@@ -112,12 +112,11 @@ def bound_move(case: Case) -> list[Array]:
 def bound_gather(case: Case) -> list[Array]:
     """The node applied to the errors. Nothing is known of an element whose computed index may be another."""
     (moved,) = bound_move(case)
-    doubt = np.asarray(case.error(1) > 0)
+    doubt: Array = case.error(1) > 0
     if not doubt.any():
         return [moved]
     if case.op == "GatherND":
-        doubt = doubt.any(axis=-1)
-        doubt = doubt.reshape(*doubt.shape, *(1,) * (moved.ndim - doubt.ndim))
+        doubt = doubt.max(axis=-1).reshape(*doubt.shape[:-1], *(1,) * (moved.ndim - doubt.ndim + 1))
     elif case.op == "Gather":
         axis = int(case.attribute("axis", 0)) % case.x.ndim
         doubt = doubt.reshape(*doubt.shape, *(1,) * (case.x.ndim - axis - 1))
