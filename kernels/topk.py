@@ -1,8 +1,9 @@
 """The k largest or smallest elements of each row, in order, and their places."""
 
-from typing import Optional
+from typing import Any, Optional
 
 from trnrt.kernels.common import COUNTED, ceil_div
+from trnrt.kernels.topk_spread import SpreadConstants, is_spread, key_range, spread_constants, spread_search
 from trnrt.nki import nisa, nl
 
 # The hardware's searches take 8 to 16,384 elements and find 8 at a time.
@@ -30,19 +31,22 @@ def topk(
     src: HBM (R, C)
     limits: 1 <= k <= C <= MAX_COLUMNS; k <= MOST_FOUND. Of rows longer than SEARCH_MAX the k best of each CHUNK are
         compared: ceil(C / CHUNK) * (k rounded up to a multiple of 8) <= MOST_FOUND. The two float32 of the largest
-        magnitude count as infinity where they are among the least.
+        magnitude count as infinity where they are among the least, and in a few long rows (topk_spread.py) also where
+        they are among the best.
 
     numpy: indices = argsort(-src if largest else src, axis=1, kind="stable")[:, :k]; src at these places
     """
     found = _check_topk(src.shape[1], k)
-    for r0 in range(0, src.shape[0], nl.tile_size.pmax):
-        r1 = min(src.shape[0], r0 + nl.tile_size.pmax)
-        best_sb, places_sb = _search_rows(src[r0:r1], found, largest)
+    shared = spread_constants(src.shape[1], k) if is_spread(src, k) else None
+    at_once = nl.tile_size.pmax if shared is None else 1
+    for r0 in range(0, src.shape[0], at_once):
+        r1 = min(src.shape[0], r0 + at_once)
+        best_sb, places_sb = _search_rows(src[r0:r1], k, found, largest, shared)
         if indices is not None:
             nisa.dma_copy(dst=indices[r0:r1], src=places_sb[:, 0:k])
         if values is not None:
             y_sb = nl.ndarray((r1 - r0, k), dtype=values.dtype, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=y_sb, src=_values(best_sb[:, 0:k], largest))
+            nisa.tensor_copy(dst=y_sb, src=_values(best_sb[:, 0:k], src.dtype, largest, shared is not None))
             nisa.dma_copy(dst=values[r0:r1], src=y_sb)
 
 
@@ -57,11 +61,13 @@ def topk_pairs(dst: nl.NkiTensor, src: nl.NkiTensor, k: int, largest: bool) -> N
     """
     assert dst.dtype == nl.float32, f"topk_pairs: dst is {dst.dtype}; it must be float32, to represent every place"
     found = _check_topk(src.shape[1], k)
-    for r0 in range(0, src.shape[0], nl.tile_size.pmax):
-        r1 = min(src.shape[0], r0 + nl.tile_size.pmax)
-        best_sb, places_sb = _search_rows(src[r0:r1], found, largest)
+    shared = spread_constants(src.shape[1], k) if is_spread(src, k) else None
+    at_once = nl.tile_size.pmax if shared is None else 1
+    for r0 in range(0, src.shape[0], at_once):
+        r1 = min(src.shape[0], r0 + at_once)
+        best_sb, places_sb = _search_rows(src[r0:r1], k, found, largest, shared)
         y_sb = nl.ndarray((r1 - r0, 2 * k), dtype=dst.dtype, buffer=nl.sbuf)
-        nisa.tensor_copy(dst=y_sb[:, 0:k], src=_values(best_sb[:, 0:k], largest))
+        nisa.tensor_copy(dst=y_sb[:, 0:k], src=_values(best_sb[:, 0:k], src.dtype, largest, shared is not None))
         nisa.tensor_copy(dst=y_sb[:, k : 2 * k], src=places_sb[:, 0:k])
         nisa.dma_copy(dst=dst[r0:r1], src=y_sb)
 
@@ -77,8 +83,13 @@ def _check_topk(columns: int, k: int) -> int:
     return ceil_div(k, SEARCH_MIN) * SEARCH_MIN
 
 
-def _search_rows(src: nl.NkiTensor, found: int, largest: bool) -> tuple[nl.NkiTensor, nl.NkiTensor]:
-    """The keys of the ``found`` best elements of each row in HBM in their order, and their places (uint32)."""
+def _search_rows(
+    src: nl.NkiTensor, k: int, found: int, largest: bool, shared: Optional[SpreadConstants]
+) -> tuple[nl.NkiTensor, nl.NkiTensor]:
+    """The keys of the best elements of each row in HBM in their order, k or ``found`` of them, and their places
+    (uint32). ``shared``: search a single row by all partitions, with these constants."""
+    if shared is not None:
+        return spread_search(src, k, largest, shared)
     if src.shape[1] <= SEARCH_MAX:
         return _take_largest(_keys(src, 0, src.shape[1], largest), found)
     return _search_chunks(src, found, largest)
@@ -175,14 +186,21 @@ def _search_chunks(src: nl.NkiTensor, found: int, largest: bool) -> tuple[nl.Nki
     return top_sb, index_sb
 
 
-def _values(keys_sb: nl.NkiTensor, largest: bool) -> nl.NkiTensor:
-    """The elements behind the keys."""
+def _values(keys_sb: nl.NkiTensor, dtype: Any, largest: bool, spread: bool) -> nl.NkiTensor:
+    """The elements of a dtype behind the keys."""
+    keys = key_range(dtype)
+    scale, bottom, least = (
+        (1.0 / keys.scale, keys.bottom, keys.least) if spread else (1.0, MINUS_INFINITY, NOT_A_NUMBER)
+    )
+    sign = 1.0 if largest else -1.0
     value_sb = nl.ndarray(keys_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     where_sb = nl.ndarray(keys_sb.shape, dtype=nl.uint8, buffer=nl.sbuf)
-    sign = 1.0 if largest else -1.0
-    nisa.tensor_scalar(dst=value_sb, data=keys_sb, op0=nl.multiply, operand0=sign)
-    nisa.tensor_scalar(dst=where_sb, data=keys_sb, op0=nl.less_equal, operand0=MINUS_INFINITY)
+    nisa.tensor_scalar(dst=value_sb, data=keys_sb, op0=nl.multiply, operand0=sign * scale)
+    if spread:
+        nisa.tensor_scalar(dst=where_sb, data=keys_sb, op0=nl.greater_equal, operand0=keys.top)
+        nisa.tensor_copy_predicated(dst=value_sb, src=sign * float("inf"), predicate=where_sb)
+    nisa.tensor_scalar(dst=where_sb, data=keys_sb, op0=nl.less_equal, operand0=bottom)
     nisa.tensor_copy_predicated(dst=value_sb, src=-sign * float("inf"), predicate=where_sb)
-    nisa.tensor_scalar(dst=where_sb, data=keys_sb, op0=nl.less_equal, operand0=NOT_A_NUMBER)
+    nisa.tensor_scalar(dst=where_sb, data=keys_sb, op0=nl.less_equal, operand0=least)
     nisa.tensor_copy_predicated(dst=value_sb, src=float("nan"), predicate=where_sb)
     return value_sb

@@ -132,6 +132,17 @@ def test_empty_parts_are_dropped() -> None:
     assert ops(checked(proto)) == ["Neg", "Abs"]
 
 
+def test_what_has_no_elements_is_a_constant() -> None:
+    """Columns that a detector's export slices off, of which there are none, and a look-up in them."""
+    text = """<ir_version: 8, opset_import: ["" : 18]> g (float[N,6] x) => (float[N,6] y, float[N,2] z)
+        { t = Neg(x) a = Slice(t, six, six, one) b = Gather<axis=1>(a, none) c = Abs(b) d = Exp(t)
+          y = Concat<axis=1>(d, c) z = Slice(t, zero, two, one) }"""
+    proto = onnx.parser.parse_model(text)
+    for name, numbers in {"six": [6], "one": [1], "zero": [0], "two": [2], "none": []}.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.array(numbers, np.int64), name))
+    assert ops(checked(proto)) == ["Neg", "Exp", "Slice"]
+
+
 def test_a_split_without_a_name_for_a_part_stays() -> None:
     """The part has elements, though nothing names it: the others aren't all of the source."""
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1,5] x) => (float[1,2] y)

@@ -159,3 +159,26 @@ def test_bytes_are_whole_once_they_are_floats(kind: str, low: int, high: int) ->
     text = f"({kind}[2,3] x, int32[2,3] z) => (float[2,3] y, float[2,3] w) {{ y = Cast<to=1>(x) w = Cast<to=1>(z) }}"
     graph = ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {text}')).graph
     assert find_wholes(graph).limits == {"y": Limits(low, high)}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "limits"),
+    [
+        ("v, y = TopK<axis=1>(x, k)", (0, 39)),
+        ("v, y = TopK(x, k)", (0, 6)),
+        ("y = ArgMax<axis=1>(x)", (0, 39)),
+        ("y = ArgMin<axis=-1>(x)", (0, 6)),
+        ("v, i = TopK<axis=1>(x, k)  y = Div(i, seven)", (0, 5)),
+        ("v, i = TopK<axis=1>(x, k)  n = Neg(i)  y = Div(n, seven)", (-5, 0)),
+        ("v, i = TopK<axis=1>(x, k)  n = Sub(i, many)  y = Div(n, seven)", (-2, 2)),
+        ("v, i = TopK<axis=1>(x, k)  y = Mod(i, seven)", (0, 6)),
+        ("v, i = TopK<axis=1>(x, k)  m = Mul(i, seven)  y = Add(m, seven)", (7, 280)),
+    ],
+)
+def test_the_limits_of_a_searchs_indices(nodes: str, limits: tuple[int, int]) -> None:
+    text = f"g (float[2,40,7] x) => (int64[a,b,c] y) {{ {nodes} }}"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    for name, number in {"k": [3], "seven": 7, "many": 20}.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.array(number), name))
+    found = find_wholes(ir.from_proto(onnx.shape_inference.infer_shapes(proto)).graph, 2.0**24)
+    assert found.limits["y"] == Limits(*limits)

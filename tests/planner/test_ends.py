@@ -51,6 +51,13 @@ ENDS = {
         {"c": drawn(2, 3, 1, 1), "h": np.array(0.1, np.float32)},
         ["NonZero", "Transpose", "GatherND"],
     ),
+    "a fixed number of boxes": (
+        "(float[1,3,4,4] x) => (float[40] z) { a = Conv(x, c)  b = Greater(a, h)  y = NonZero(b)"
+        "  i = Transpose<perm=[1,0]>(y)  g = GatherND(a, i)  s = Shape(g)  m = Sub(forty, s)"
+        "  p = Concat<axis=0>(zero, m)  z = Pad(g, p) }",
+        {"c": drawn(2, 3, 1, 1), "h": np.array(0.1, np.float32), "forty": np.array([40]), "zero": np.array([0])},
+        ["NonZero", "Transpose", "GatherND", "Shape", "Sub", "Concat", "Pad"],
+    ),
     "RoiAlign": (
         "(float[1,3,8,8] x) => (float[2,4,2,2] y) { a = Conv(x, c)"
         "  y = RoiAlign<output_height=2, output_width=2, sampling_ratio=2>(a, rois, which) }",

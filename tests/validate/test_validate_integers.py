@@ -17,6 +17,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 import trnrt
 from trnrt.validate import validate
+from trnrt.validate.exposing import open_exposed
 from trnrt.validate.integers import Evaluator, comparing, has_integers
 from trnrt.validate.integers.sums import convolve
 
@@ -93,10 +94,10 @@ def test_a_wrong_weight_shows_in_its_own_layer(tmp_path: Path, monkeypatch: pyte
     numbers[0] = -numbers[0]
     weights.CopyFrom(numpy_helper.from_array(numbers, weights.name))
     # The file that is evaluated has other weights than the one that runs.
-    opened = comparing._open_exposed
+    opened = open_exposed
     right = onnx.load(path)
     monkeypatch.setattr(comparing, "load", lambda session: model)
-    monkeypatch.setattr(comparing, "_open_exposed", lambda session, _, tensors: opened(session, right, tensors))
+    monkeypatch.setattr(comparing, "open_exposed", lambda session, _, tensors: opened(session, right, tensors))
     report = validate(session, {session.get_inputs()[0].name: x})
     assert not report.passed and report.integers is not None
     (wrong,) = [layer for layer in report.integers.layers if not layer.passed]

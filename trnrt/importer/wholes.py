@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import inf, isnan
+from math import copysign, inf, isnan
 
 import numpy as np
 import onnx_ir as ir
@@ -31,6 +31,11 @@ class Limits:
 
     low: float
     high: float
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both."""
+        return self.low, self.high
 
     @property
     def size(self) -> float:
@@ -85,6 +90,9 @@ def find_wholes(graph: ir.Graph, most: float | None = None) -> Wholes:
             if most is not None:  # else the graph is one of floats that hold integers
                 found = _wrap(wholes, node.outputs[0], found)
             wholes.limits |= {value.name or "": found for value in outputs}
+        places = _place(node) if node.op_type in _SEARCHES and node.domain == "" else None
+        if places is not None:
+            wholes.limits[node.outputs[-1].name or ""] = places
     return wholes
 
 
@@ -327,6 +335,8 @@ def _for_integers(derive: Derive) -> Derive:
 def _divide(wholes: Wholes, node: ir.Node) -> Limits | None:
     """A quotient of integers is rounded towards 0: it is no larger than the dividend."""
     found, by = (wholes.limits_of(value) for value in node.inputs)
+    if found is not None and by is not None and by.low >= 1 and np.isfinite([*found.ends, by.high]).all():
+        return _span([copysign(abs(x) // y, x) + 0.0 for x in found.ends for y in by.ends])
     if found is None or (by is not None and found.low >= 0 and by.low >= 0):
         return found and Limits(0.0, found.high)
     return Limits(-found.size, found.size)
@@ -361,12 +371,16 @@ def _sum_up(wholes: Wholes, node: ir.Node) -> Limits | None:
     return Limits(_times(zeroed.low, terms), _times(zeroed.high, terms))
 
 
-def _place(wholes: Wholes, node: ir.Node) -> Limits | None:
-    """An index along an axis."""
+# Searches: their last output holds indices along an axis; the default axis.
+_SEARCHES = {"ArgMax": 0, "ArgMin": 0, "TopK": -1}
+
+
+def _place(node: ir.Node) -> Limits | None:
+    """An index along a search's axis."""
     shape = static_shape(node.inputs[0])
-    return (
-        None if shape is None else Limits(0.0, float(max(shape[attribute(node, "axis", 0)] - 1, 0)) if shape else 0.0)
-    )
+    if shape is None:
+        return None
+    return Limits(0.0, float(max(shape[attribute(node, "axis", _SEARCHES[node.op_type])] - 1, 0)) if shape else 0.0)
 
 
 def _keep_some(wholes: Wholes, node: ir.Node) -> Limits | None:
@@ -376,14 +390,13 @@ def _keep_some(wholes: Wholes, node: ir.Node) -> Limits | None:
 
 
 _ELEMENTS = """DepthToSpace Expand Flatten Gather GatherElements GatherND GlobalMaxPool Identity MaxPool ReduceMax
-    ReduceMin Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"""
+    ReduceMin Reshape Slice SpaceToDepth Split Squeeze Tile TopK Transpose Unsqueeze"""
 _COMPARISONS = "And Equal Greater GreaterOrEqual Less LessOrEqual Not Or Xor"
 _DERIVED: dict[str, Derive] = {
     **dict.fromkeys(_ELEMENTS.split(), _keep),
     **dict.fromkeys(_COMPARISONS.split(), _truth),
     **dict.fromkeys(("Ceil", "Floor", "Round"), _round),
     **dict.fromkeys(("Conv", "ConvTranspose", "Gemm", "MatMul"), _multiply),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _place),
     **dict.fromkeys(("CumSum", "ReduceSum"), _for_integers(_sum_up)),
     "Abs": _for_integers(_magnitude),
     "Add": _pairwise(lambda a, b: a + b),

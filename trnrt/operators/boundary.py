@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from trnrt.errors import ModelFileError
 from trnrt.operators import batch
-from trnrt.operators.elementwise import add_cast
+from trnrt.operators.elementwise import add_cast, add_float
 from trnrt.operators.movement import add_take, copying, moves
 from trnrt.operators.record import CHEAP, COUNTS, NEVER, Index
 from trnrt.planner.lowering.blocked import WRONG
@@ -46,6 +46,8 @@ def lower_cast(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(
             "a cast from or to strings", "the NeuronCore has no strings: convert them before or after the model"
         )
+    elif target in FLOATS and lowering.dtype != "float32" and lowering.is_wide(source):
+        add_float(lowering, node)
     elif widens or from_double or to_double or (target in FLOATS and (not computed or kind in native | INTEGERS)):
         lowering.view(node, source, "the session's dtype holds it as it is")
     elif _holds(lowering, source, target):
@@ -63,7 +65,7 @@ def _holds(lowering: Lowering, source: ir.Value, target: ir.DataType) -> bool:
     if target not in INTEGERS:
         return False
     if source.dtype in INTEGERS:
-        lowering.view_of(source, short_integers=True)  # blocks others
+        lowering.place_view(source)  # blocks others
     limits, held = lowering.wholes.limits_of(source), np.iinfo(target.numpy())
     return limits is not None and held.min <= limits.low and limits.high <= held.max
 

@@ -16,7 +16,7 @@ from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_boun
 from trnrt.operators.integers import finish_integers, makes_integers, truncate
 from trnrt.operators.programs import Program, Register, Term, add_compute, term
 from trnrt.operators.record import CHEAP, COUNTS, SMALL, Declaration
-from trnrt.planner.lowering.integers import ARITHMETIC
+from trnrt.planner.lowering.integers import ARITHMETIC, EXACT
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute
 
 # -- errors ------------------------------------------------------------------------------------------
@@ -408,4 +408,18 @@ def add_cast(lowering: Lowering, node: ir.Node, target: ir.DataType) -> None:
         program.apply("not_equal", program.source(source), 0.0)
     else:
         truncate(program, program.source(lowering.operand(value, short_integers=True)))
+    add_compute(lowering, node, program)
+
+
+def add_float(lowering: Lowering, node: ir.Node) -> None:
+    """Append a cast of whole numbers in float32 to the session's 16 bits; blocks those that these would round."""
+    found = lowering.wholes.limits_of(node.inputs[0])
+    if found is None or found.size > EXACT[lowering.dtype]:
+        most = "any size" if found is None else f"up to {found.size:.0f}"
+        raise Blocked(
+            f"indices of {most} as {lowering.dtype}, which counts only up to {EXACT[lowering.dtype]:.0f}",
+            "use dtype float32",
+        )
+    program = Program()
+    program.apply("copy", program.source(lowering.operand(node.inputs[0], short_integers=True)))
     add_compute(lowering, node, program)

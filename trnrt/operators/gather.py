@@ -9,8 +9,9 @@ from math import prod
 import numpy as np
 import onnx_ir as ir
 
+from trnrt.importer.wholes import Limits
 from trnrt.operators import batch
-from trnrt.operators.movement import add_take, can_move, moves
+from trnrt.operators.movement import add_take, bound_gather, can_move, moves
 from trnrt.operators.programs import Program, add_program
 from trnrt.operators.record import CHEAP, COUNTS, Index
 from trnrt.planner.lowering.blocked import FALLBACK, WRONG
@@ -29,11 +30,15 @@ class GatherStep(Step):
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         return self.shape if position is None else self.sources[position].shape
 
+    def read_wide(self, *, whole: bool) -> bool:
+        self.dtype = "float32"
+        return True
+
     def call(self, tensors: Tensors) -> Call:
         return Call("gather", "gather_rows", ())
 
 
-@moves({"Gather": (6, 11, 13)}, batch=batch.gather, values=Index(1), folds=CHEAP | COUNTS)
+@moves({"Gather": (6, 11, 13)}, batch=batch.gather, bound=bound_gather, values=Index(1), folds=CHEAP | COUNTS)
 def lower_gather(lowering: Lowering, node: ir.Node) -> None:
     """Constant indices become access patterns, one for each run; by indices from an input, DMA looks rows up."""
     view = can_move(lowering, node.inputs[0])
@@ -94,9 +99,8 @@ def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int
     return Operand(name, (prod(view.shape), 1))
 
 
-def check_range(lowering: Lowering, indices: ir.Value, size: int) -> None:
+def check_range(limits: Limits | None, size: int) -> None:
     """Block computed indices that may be out of bounds: a kernel can't stop there, as onnxruntime does."""
-    limits = lowering.wholes.limits_of(indices)
     if limits is None or limits.low < -size or limits.high >= size:
         found = "any number" if limits is None else f"{limits.low:.0f} to {limits.high:.0f}"
         raise Blocked(
@@ -107,16 +111,20 @@ def check_range(lowering: Lowering, indices: ir.Value, size: int) -> None:
 
 def _compute_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int) -> Operand:
     """Indices that a step makes, as the device takes them."""
-    check_range(lowering, indices, size)
+    check_range(lowering.wholes.limits_of(indices), size)
     shape = (prod(lowering.shape(indices)), 1)
-    if lowering.is_on_host(indices):  # a search's result, whose dtype is uint32
-        step = next((step for step in lowering.steps if step.output == lowering.root(indices)), None)
-        if step is None or step.dtype != "uint32":
-            raise Blocked(f"{indices.name!r} is made on the host", FALLBACK)
-        return Operand(step.output, shape)
+    places = places_operand(lowering, indices)
+    if places is not None:
+        return Operand(places.value, shape)
     program = Program()
     index = program.source(Operand(lowering.operand(indices, short_integers=True).value, shape))
     from_end = program.apply("multiply", program.apply("less", index, 0.0), float(size))
     program.apply("add", index, from_end)
     output = lowering.spare_name(f"{node_name(node)}.numbers")
     return add_program(lowering, node, program, output, shape, "numbers of rows", dtype="int32")
+
+
+def places_operand(lowering: Lowering, indices: ir.Value) -> Operand | None:
+    """A search's places as it stores them, uint32; None if the indices are others."""
+    view = lowering.place_view(indices)
+    return Operand(view.root, view.shape) if view.is_whole and lowering.holds_places(view.root) else None

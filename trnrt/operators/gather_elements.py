@@ -15,9 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.errors import InputError
+from trnrt.importer.values import static_shape
 from trnrt.operators import batch
 from trnrt.operators.gather import GatherStep, check_range
-from trnrt.operators.movement import can_move, moves
+from trnrt.operators.movement import bound_gather, can_move, moves
 from trnrt.operators.programs import Program, Register, add_program
 from trnrt.operators.record import SMALL
 from trnrt.planner.lowering.blocked import WRONG, use_float32
@@ -34,30 +35,46 @@ from trnrt.planner.steps import Operand
 @dataclass(frozen=True)
 class _Places:
     """Where the elements are: the sum of ``steps`` times the indices along the dimensions of ``sizes``, plus ``base``,
-    for each number of ``grid``. ``width`` elements are taken together."""
+    for each number of ``grid``. ``width`` elements are taken together. ``columns``: the last dimension of the indices
+    is that of ``sizes``; else their dimensions are those of the grid, and others along which they repeat."""
 
     grid: tuple[int, ...]
     sizes: tuple[int, ...]
     steps: tuple[int, ...]
     base: Array
     width: int = 1
+    columns: bool = False
 
 
-@moves({"GatherElements": (11, 13)}, batch=batch.gather_elements, values=(), folds=SMALL)
+@moves({"GatherElements": (11, 13)}, batch=batch.gather_elements, bound=bound_gather, values=(), folds=SMALL)
 def lower_gather_elements(lowering: Lowering, node: ir.Node) -> None:
-    """An element for each index: it replaces one coordinate of the index's own place."""
+    """An element for each index: it replaces one coordinate of the index's own place. Computed indices that repeat
+    along all of the last dimensions (Expand) look up whole rows."""
     view = can_move(lowering, node.inputs[0])
-    grid, rank = lowering.shape(node.inputs[1]), len(view.shape)
-    axis = attribute(node, "axis", 0) % rank
-    strides = dense_strides(view.shape)
+    axis = attribute(node, "axis", 0) % len(view.shape)
+    rank = _distinct_rank(lowering, node.inputs[1], view.shape, axis)
+    grid, width = lowering.shape(node.inputs[1])[:rank], prod(view.shape[rank:])
+    strides = [stride // width for stride in dense_strides(view.shape)]
     base = np.zeros(grid, np.int64)
     for d in range(rank):
         if d != axis:
             base += np.arange(grid[d]).reshape([-1 if k == d else 1 for k in range(rank)]) * strides[d]
-    _look_up(lowering, node, view, _Places(grid, (view.shape[axis],), (strides[axis],), base))
+    _look_up(lowering, node, view, _Places(grid, (view.shape[axis],), (strides[axis],), base, width))
 
 
-@moves({"GatherND": (11, 12, 13)}, batch=batch.gather_nd, values=(), folds=SMALL)
+def _distinct_rank(lowering: Lowering, indices: ir.Value | None, shape: tuple[int, ...], axis: int) -> int:
+    """The number of dimensions up to the last one along which computed indices differ, or don't take all elements of a
+    tensor of this shape."""
+    rank = len(shape)
+    if indices is None or lowering.constant(indices) is not None or lowering.is_input(indices):
+        return rank
+    view = lowering.place_view(indices)
+    while rank > axis + 1 and view.shape[rank - 1] == shape[rank - 1] and view.strides[rank - 1] == 0:
+        rank -= 1
+    return rank
+
+
+@moves({"GatherND": (11, 12, 13)}, batch=batch.gather_nd, bound=bound_gather, values=(), folds=SMALL)
 def lower_gather_nd(lowering: Lowering, node: ir.Node) -> None:
     """The part of the tensor that each row of indices names; the first ``batch_dims`` dimensions go together."""
     view = can_move(lowering, node.inputs[0])
@@ -69,7 +86,7 @@ def lower_gather_nd(lowering: Lowering, node: ir.Node) -> None:
     base = np.zeros(grid, np.int64)
     for d in range(together):
         base += np.arange(grid[d]).reshape([-1 if k == d else 1 for k in range(len(grid))]) * strides[d]
-    places = _Places(tuple(grid), view.shape[together:end], tuple(strides[together:end]), base, width)
+    places = _Places(tuple(grid), view.shape[together:end], tuple(strides[together:end]), base, width, columns=True)
     _look_up(lowering, node, view, places)
 
 
@@ -151,19 +168,26 @@ def element_numbers(
 def _compute_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, places: _Places) -> Operand:
     """The numbers as a step's result."""
     most = max(abs(step) * size for step, size in zip(places.steps, places.sizes, strict=True)) + int(places.base.max())
-    if most > EXACT["float32"] or lowering.dtype != "float32":
+    exact = "float32" if lowering.is_wide(indices) else lowering.dtype
+    if most > EXACT["float32"] or exact != "float32":
         raise Blocked(
-            f"computed indices into {most} elements: {lowering.dtype} counts them only up to "
-            f"{EXACT[lowering.dtype]:.0f}",
+            f"computed indices into {most} elements: {exact} counts them only up to {EXACT[exact]:.0f}",
             f"make the indices an input of the model; {use_float32(lowering.dtype)}",
         )
-    check_range(lowering, indices, min(places.sizes))
-    program, view = Program(), lowering.view_of(indices, short_integers=True)
-    rows = prod(places.grid)
+    parts = _coordinates(indices, len(places.sizes)) if places.columns else [indices]
+    for size, coordinate in zip(places.sizes, parts, strict=True):
+        check_range(lowering.wholes.limits_of(coordinate), size)
+    rank, rows = places.base.ndim, (prod(places.grid), 1)
+    view = lowering.place_view(indices)
+    for d in range(rank, len(view.shape) - places.columns):
+        view = view.slice(d, 0, 1)
+    if view.is_whole and lowering.holds_places(view.root) and places.steps == (1,) and not places.base.any():
+        return Operand(view.root, rows)
+    program = Program()
     total: Register | None = None
     for k, (size, step) in enumerate(zip(places.sizes, places.steps, strict=True)):
-        one = view if len(view.shape) == places.base.ndim else view.slice(places.base.ndim, k, 1)
-        index = program.source(Operand(lowering.operand_of(one).value, (rows, 1)))
+        one = view.slice(rank, k, 1) if places.columns else view
+        index = program.source(Operand(lowering.operand_of(one).value, rows))
         from_end = program.apply("multiply", program.apply("less", index, 0.0), float(size))
         part = program.apply("multiply", program.apply("add", index, from_end), float(step))
         total = part if total is None else program.apply("add", total, part)
@@ -171,4 +195,12 @@ def _compute_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, place
     if places.base.any():
         program.apply("add", total, program.source(places.base.reshape(-1, 1).astype(np.float32)))
     output = lowering.spare_name(f"{node_name(node)}.numbers")
-    return add_program(lowering, node, program, output, (rows, 1), "numbers of elements", dtype="int32")
+    return add_program(lowering, node, program, output, rows, "numbers of elements", dtype="int32")
+
+
+def _coordinates(indices: ir.Value, count: int) -> list[ir.Value]:
+    """For each column of the last dimension of indices, a value with its numbers: a part of a Concat, or all."""
+    node, last = indices.producer(), len(static_shape(indices) or ()) - 1
+    if node is None or node.op_type != "Concat" or attribute(node, "axis", 0) not in (-1, last):
+        return [indices] * count
+    return [value for value in node.inputs if value is not None for _ in range((static_shape(value) or (1,))[-1])]

@@ -18,12 +18,14 @@ def makes_integers(node: ir.Node) -> bool:
 
 def check_integers(lowering: Lowering, value: ir.Value) -> None:
     """Block a result of integer arithmetic that the session's dtype may not represent."""
-    if is_exact(lowering.wholes, value, lowering.dtype):
+    node = value.producer()
+    dtype = "float32" if node is not None and any(map(lowering.is_wide, node.inputs)) else lowering.dtype
+    if is_exact(lowering.wholes, value, dtype):
         return
     lowering.mark_whole_numbers(value)  # so that the nodes after it are not blamed
-    found, most = lowering.wholes.limits_of(value), EXACT[lowering.dtype]
-    hint = f"{lowering.dtype} is exact for those up to {most:.0f}: cast to a float before it, or limit them (Clip)"
-    hint += f"; {use_float32(lowering.dtype)}"
+    found, most = lowering.wholes.limits_of(value), EXACT[dtype]
+    hint = f"{dtype} is exact for those up to {most:.0f}: cast to a float before it, or limit them (Clip)"
+    hint += f"; {use_float32(dtype)}"
     if found is None:
         raise Blocked("integers of unknown size", hint)
     if limits_before_wrapping(lowering.wholes, value) is not None:

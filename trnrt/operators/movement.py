@@ -36,6 +36,7 @@ def add_move(
 ) -> None:
     """Append the step that assembles the node's output from ``parts``: (view that is read, view that is written)."""
     made = node.outputs[0]
+    parts = [(lowering.readable(taken), put) for taken, put in parts]
     step = move_step(node_name(node), value_name(made), lowering.shape(made), parts, fill)
     lowering.add(step, [node], why, place="dma")
     lowering.mark_whole_numbers(made)
@@ -73,7 +74,7 @@ def add_takes(
     lowering: Lowering, node: ir.Node, view: View, picks: Mapping[int, Array], why: str, fill: float = 0.0
 ) -> None:
     """Make the node's output by a step for each of ``picks``: dimension -> the indices to take, -1 for ``fill``."""
-    made = value_name(node.outputs[0])
+    made, view = value_name(node.outputs[0]), lowering.readable(view)
     for number, (axis, picked) in enumerate(picks.items(), 1):
         is_last = number == len(picks)
         name = made if is_last else lowering.spare_name(f"{made}.axis{axis}")
@@ -106,6 +107,21 @@ def reshape_view(lowering: Lowering, view: View, shape: tuple[int, ...], node: i
 def bound_move(case: Case) -> list[Array]:
     """The node applied to the errors."""
     return _run_on_errors(case, [case.e, *case.inputs[1:]])
+
+
+@exact
+def bound_gather(case: Case) -> list[Array]:
+    """The node applied to the errors. Nothing is known of an element whose computed index may be another."""
+    (moved,) = bound_move(case)
+    doubt: Array = case.error(1) > 0
+    if not doubt.any():
+        return [moved]
+    if case.op == "GatherND":
+        doubt = doubt.max(axis=-1).reshape(*doubt.shape[:-1], *(1,) * (moved.ndim - doubt.ndim + 1))
+    elif case.op == "Gather":
+        axis = int(case.attribute("axis", 0)) % case.x.ndim
+        doubt = doubt.reshape(*doubt.shape, *(1,) * (case.x.ndim - axis - 1))
+    return [np.where(np.broadcast_to(doubt, moved.shape), np.float32(np.inf), moved)]
 
 
 @exact
@@ -237,8 +253,8 @@ def _turn_index(values: Array, shape: tuple[int, ...], order: tuple[int, ...]) -
 
 
 def can_move(lowering: Lowering, value: ir.Value | None) -> View:
-    """A tensor whose elements may be moved, as a view."""
-    return lowering.view_of(value, short_integers=True)
+    """A tensor whose elements may be moved, as a view: also a search's places, which ``readable`` makes floats."""
+    return lowering.place_view(value)
 
 
 @moves({"Slice": (6, 10, 11, 13)}, batch=batch.slicing, order=order.slicing, values=(1, 2, 3, 4), folds=CHEAP | COUNTS)

@@ -103,6 +103,12 @@ class ComputeStep(Step):
     def same_layout(self) -> bool:
         return True
 
+    def read_wide(self, *, whole: bool) -> bool:
+        self.weight_dtype = "float32"
+        if whole and not self.dtype:
+            self.dtype = "float32"
+        return True
+
     def fills_window(self, first: int) -> bool:
         # Of several instructions the result may be an operand, whose partitions must be those of the others.
         if len(self.shape) == 4 and self._needs_no_tiles():

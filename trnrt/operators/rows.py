@@ -19,10 +19,13 @@ from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize, sums
 from trnrt.operators.expectation import add_expectation
 from trnrt.operators.movement import integers
+from trnrt.operators.programs import ComputeStep, Program
 from trnrt.operators.record import NEVER, SMALL, Declaration, NotApplicable
 from trnrt.operators.reduce import checked_axes, nonempty_shape
 from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.host import host_function
+from trnrt.planner.lowering.indices import is_final
+from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import (
     Blocked,
@@ -160,7 +163,8 @@ def add_softmax(
 @_along({"ArgMax": (6, 11, 12, 13), "ArgMin": (6, 11, 12, 13)}, order=order.arg, bound=_INDICES, values=(), folds=SMALL)
 def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
     """The index of the first, or the last, maximum or minimum along an axis."""
-    lowering.mark_index(node.outputs[0])  # first: if this node is blocked, those after it are not blamed
+    made = node.outputs[0]
+    _mark_places(lowering, made, value_name(made))  # first: if this node is blocked, those after it are not blamed
     shape = _shape_of(lowering, node.inputs[0])
     axis = checked_axes((attribute(node, "axis", 0),), len(shape))[0]
     source = _move_axis_last(lowering, node.inputs[0], axis, exact=True)
@@ -170,13 +174,44 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
     step = ArgmaxStep(
         name=node_name(node),
         sources=[source],
-        output=value_name(node.outputs[0]),
+        output=value_name(made),
         shape=(prod(shape) // columns, 1),
         dtype="uint32",
         kernel=node.op_type.lower(),
         last=attribute(node, "select_last_index", 0) == 1,
     )
-    lowering.add(step, [node], "the vector engine's search; indices become int64 on the host")
+    lowering.add(step, [node], f"the vector engine's search{_destination(lowering, made)}")
+
+
+def _destination(lowering: Lowering, indices: ir.Value) -> str:
+    """What becomes of a search's indices, to be added to a reason."""
+    return "; indices become int64 on the host" if lowering.is_on_host(indices) else ""
+
+
+def _mark_places(lowering: Lowering, made: ir.Value, stored: str) -> None:
+    """Record that a search stores the indices ``made`` as uint32: only boundary nodes read them, or steps, too."""
+    if is_final(made):
+        lowering.mark_index(made)
+    else:
+        lowering.mark_places(made, stored, _add_floats)
+
+
+def _add_floats(lowering: Lowering, places: str) -> str:
+    """Append the step that copies a search's places to float32; the copy's name."""
+    search = next(step for step in lowering.steps if step.output == places)
+    program = Program()
+    program.apply("copy", program.source(Operand(places, search.shape)))
+    step = ComputeStep(
+        name=lowering.spare_name(f"{places}.floats"),
+        sources=program.operands,
+        output=lowering.spare_name(f"{places}.whole"),
+        shape=search.shape,
+        dtype="" if lowering.dtype == "float32" else "float32",
+        program=program,
+    )
+    nodes = [node for node in lowering.graph if node.name in search.nodes]
+    lowering.add(step, nodes, "a search, whose places are computed with in float32")
+    return step.output
 
 
 def _shape_of(lowering: Lowering, value: ir.Value | None) -> tuple[int, ...]:
@@ -189,27 +224,50 @@ def lower_topk(lowering: Lowering, node: ir.Node) -> None:
     """The k largest or smallest elements along an axis in order, and their indices: by a search for each output in
     use, or by one for both where that is faster (in float32, which represents the indices)."""
     values, indices = node.outputs
-    lowering.mark_index(indices)  # first, as for ArgMax
+    places = lowering.spare_name(f"{value_name(indices)}.rows")
+    _mark_places(lowering, indices, places)  # first, as for ArgMax
     shape = _shape_of(lowering, node.inputs[0])
     axis = checked_axes((attribute(node, "axis", -1),), len(shape))[0]
     k = _read_k(lowering, node, shape[axis])
     source = _move_axis_last(lowering, node.inputs[0], axis, exact=True)
     # Another axis than the last one needs that copy anyway.
     worthwhile = shape[axis] >= SEARCHED_ONCE or prod(shape[axis + 1 :]) > 1
-    together = worthwhile and is_used(values) and is_used(indices) and lowering.dtype == "float32"
-    pairs = _add_topk(lowering, node, source, k, "pairs", "float32") if together else ""
+    together = worthwhile and is_used(values) and is_used(indices)
     rows = (*shape[:axis], *shape[axis + 1 :])
+    if together:
+        pairs = lowering.spare_name(f"{value_name(values)}.rows")
+        _add_topk(lowering, node, source, k, "pairs", pairs, "float32")
+        both = View.whole(pairs, (*rows, 2 * k))
+        found = both.slice(len(rows), 0, k)
+        if lowering.dtype != "float32" and is_used(values):
+            narrow = View.whole(lowering.spare_name(f"{value_name(values)}.narrow"), found.shape)
+            step = move_step(narrow.root, narrow.root, narrow.shape, [(found, narrow)])
+            lowering.add(step, [node], "its values in the session's dtype", place="dma")
+            found = narrow
+        lowering.set_view(values, _put_axis_back(found, axis))
+        _store_places(lowering, node, pairs, both.slice(len(rows), k, k), axis)
+    elif is_used(indices):
+        _add_topk(lowering, node, source, k, "indices", places, "uint32")
+        _store_places(lowering, node, places, View.whole(places, (*rows, k)), axis)
     if is_used(values):
-        if together:
-            both = View.whole(pairs, (*rows, 2 * k)).slice(len(rows), 0, k)
-            lowering.set_view(values, _put_axis_back(both, axis))
-        else:
-            _store_axis_last(lowering, values, _add_topk(lowering, node, source, k, "values"), axis)
+        if not together:
+            stored = lowering.spare_name(f"{value_name(values)}.rows")
+            _add_topk(lowering, node, source, k, "values", stored)
+            _store_axis_last(lowering, values, stored, axis)
         lowering.mark_whole_numbers(values)
-    if is_used(indices):
-        stored = pairs or _add_topk(lowering, node, source, k, "indices", "uint32")
-        turn = partial(_turn_back, shape=(*rows, k), axis=axis)
+
+
+def _store_places(lowering: Lowering, node: ir.Node, stored: str, view: View, axis: int) -> None:
+    """Declare where TopK's indices are: on the host if they are final, else a view of what the search has stored."""
+    indices = node.outputs[1]
+    if lowering.is_on_host(indices):
+        turn = partial(_turn_back, shape=view.shape, axis=axis)
         lowering.host.append(HostNode(node_name(node), operator_name(node), (stored,), value_name(indices), turn))
+    else:
+        lowering.set_view(indices, _put_axis_back(view, axis))
+        lowering.mark_whole_numbers(indices)
+        if not lowering.holds_places(stored):
+            lowering.mark_wide(stored)
 
 
 def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:
@@ -235,21 +293,22 @@ def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:
     return k
 
 
-def _add_topk(lowering: Lowering, node: ir.Node, source: Operand, k: int, kind: str, dtype: str = "") -> str:
-    """Append a search for "values", "indices" or "pairs" of both; the name of its result."""
-    made = node.outputs[1 if kind == "indices" else 0]
+def _add_topk(
+    lowering: Lowering, node: ir.Node, source: Operand, k: int, kind: str, output: str, dtype: str = ""
+) -> None:
+    """Append a search for "values", "indices" or "pairs" of both."""
     step = TopKStep(
         name=lowering.spare_name(f"{node_name(node)}.{kind}"),
         sources=[source],
-        output=lowering.spare_name(f"{value_name(made)}.rows"),
+        output=output,
         shape=(prod(source.shape[:-1]), 2 * k if kind == "pairs" else k),
         dtype=dtype,
         kernel=f"topk_{kind}",
         k=k,
         largest=attribute(node, "largest", 1) == 1,
     )
-    lowering.add(step, [node], "eight of each row at a time, by the vector engine; indices become int64 on the host")
-    return step.output
+    why = "the best of each row, by the vector engine"
+    lowering.add(step, [node], f"{why}{_destination(lowering, node.outputs[1])}")
 
 
 @host_function

@@ -13,8 +13,8 @@ from trnrt.errors import InputError
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds.case import Case, exact
 from trnrt.operators.record import NEVER, Declaration
-from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.blocked import FALLBACK
+from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.row_numbers import read_view
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, node_name, value_name

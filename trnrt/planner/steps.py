@@ -165,6 +165,11 @@ class Step:
         """Give the weights a dtype that isn't the session's."""
         self.weight_dtype = dtype
 
+    def read_wide(self, *, whole: bool) -> bool:
+        """In a session of 16 bits, read sources in float32, and store the result so if it is ``whole`` numbers; False
+        if the kernel can't."""
+        return False
+
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         """Bytes per partition that the kernel's own tiles take at most; ``held``: its weights are in SBUF already."""
         return WORKING_BYTES

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from trnrt.operators.bounds.case import Array, Case, is_exact
 from trnrt.operators.bounds.rounding import SUMS, Rounding, unit_of
 from trnrt.operators.record import BoundRule, NotApplicable, record_of
+from trnrt.planner.lowering.integers import ARITHMETIC
 from trnrt.planner.lowering.walk import value_name
 from trnrt.validate.reference import Evaluated, Group
 
@@ -26,6 +27,10 @@ def rule_of(node: ir.Node) -> BoundRule | None:
     """The rule of a node's operator, if it has one."""
     record = record_of(node)
     return None if record is None or isinstance(record.bound, NotApplicable) else record.bound
+
+
+_RESHAPING = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_ELEMENTWISE = ARITHMETIC - {"CumSum", "ReduceSum"} | {"Clip", "Max", "Min", "Where"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def carry_errors(
         rule = rule_of(node) or _unknown
         case = _case(evaluated, known, rounding, opset)
         with np.errstate(all="ignore"):
-            made = rule(case) if _is_float(evaluated.outputs) else []
+            made = rule(case) if _is_float(evaluated.outputs) else _carry_doubt(case)
             for k, (value, output) in enumerate(zip(node.outputs, evaluated.outputs, strict=True)):
                 if output is not None:
                     carried = made[k] if k < len(made) else np.zeros(output.shape, np.float32)
@@ -58,6 +63,21 @@ def carry_errors(
 
 def _is_float(outputs: Sequence[Array | None]) -> bool:
     return any(array is not None and array.dtype.kind in "fVb" for array in outputs)
+
+
+def _carry_doubt(case: Case) -> list[Array]:
+    """Integers that are made of others, such as an index of close numbers: nothing is known where one may differ."""
+    doubts = [error > 0 for error in case.errors if error is not None and np.any(error > 0)]
+    found: list[Array] = []
+    for shape in [output.shape for output in case.outputs if output is not None] if doubts else []:
+        if case.op in _RESHAPING:
+            doubt = doubts[0].reshape(shape)
+        elif case.op in _ELEMENTWISE:
+            doubt = np.any([np.broadcast_to(each, shape) for each in doubts], axis=0)
+        else:
+            doubt = np.ones(shape, bool)
+        found.append(np.where(doubt, np.float32(np.inf), np.float32(0)))
+    return found
 
 
 def _case(evaluated: Evaluated, known: Mapping[str, Array], rounding: Rounding, opset: int) -> Case:

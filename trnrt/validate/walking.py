@@ -26,7 +26,8 @@ from trnrt.validate.reference import Evaluated, Group, Groups, evaluate, value_o
 
 Array = NDArray[Any]
 Errors = dict[str, Array]
-_INDICES = ("ArgMax", "ArgMin")
+# The output that is an index of an extreme element, and the axis where the node names none.
+_INDICES = {"ArgMax": (0, 0), "ArgMin": (0, 0), "TopK": (1, -1)}
 
 
 @dataclass(frozen=True)
@@ -229,13 +230,17 @@ def _as_value(stored: Array, step: StepReport, shape: tuple[int, ...]) -> Array:
 def _measure_distance(group: Group, done: Sequence[Evaluated], result: Array, expected: Array, made: Bound) -> Distance:
     producer = next(step for step in done if group.value in step.runner.node.outputs)
     node = producer.runner.node
-    if node.op_type not in _INDICES:
+    output, axis = _INDICES.get(node.op_type, (-1, 0))
+    if output < 0 or group.value is not node.outputs[output]:
         return distance(errors_of(result, as_float(expected)), made.error)
     (x, *_), (value, *_) = producer.inputs, node.inputs
     assert x is not None and value is not None
-    axis = node.attributes.get_int("axis", 0) % max(x.ndim, 1)
-    shape = tuple(1 if d == axis else size for d, size in enumerate(x.shape))
+    axis = node.attributes.get_int("axis", axis) % max(x.ndim, 1)
     off = made.errors.get(value_name(value), np.zeros(x.shape, np.float32))
+    if node.op_type == "TopK":  # the numbers at one place of two orders differ by as much as any of them
+        shape, off = expected.shape, np.broadcast_to(off.max(axis=axis, keepdims=True), x.shape)
+    else:
+        shape = tuple(1 if d == axis else size for d, size in enumerate(x.shape))
     errors = index_errors(result, expected, as_float(x), off, axis, shape)
     return distance(errors, np.zeros(errors.shape))
 

@@ -87,6 +87,46 @@ def draw_elements(draft: Draft) -> None:
     draft.move("GatherElements", [source, draft.fixed(indices)], axis=axis)
 
 
+def draw_searched(draft: Draft) -> None:
+    """Elements, rows of a table, or whole rows of a value, by the indices of a search or what is computed of them."""
+    draft.since(13)
+    source = draft.pick(lambda array: array.ndim > 1)
+    shape = draft.shape(source)
+    axis = draft.between(1, len(shape) - 1)
+    if len(shape) == 3 and axis == 1 and draft.chance(0.6):
+        _draw_best_rows(draft, source)
+        return
+    index = _draw_search(draft, source, axis, draft.between(1, shape[axis]))
+    for _ in range(draft.between(0, 2)):
+        op = draft.choice(["Div", "Mod", "Sub"])
+        number = shape[axis] if op == "Sub" else draft.between(1, shape[axis])
+        (index,) = draft.add(op, [index, draft.fixed(number)], MOVES)
+        if op == "Sub":  # counted from the end
+            break
+    if draft.chance(0.5):
+        draft.move("GatherElements", [source, index], axis=axis)
+    else:
+        draft.move("Gather", [draft.weight(draft.numbers([shape[axis], draft.between(1, 4)])), index])
+
+
+def _draw_search(draft: Draft, source: str, axis: int, count: int) -> str:
+    if draft.chance(0.4):
+        return draft.add(draft.choice(["ArgMax", "ArgMin"]), [source], MOVES, axis=axis, keepdims=1)[0]
+    largest = draft.choice([None, 0, 1])
+    return draft.add("TopK", [source, draft.fixed([count])], MOVES, outputs=2, axis=axis, largest=largest)[1]
+
+
+def _draw_best_rows(draft: Draft, source: str) -> None:
+    """The rows (N, R, C) with the largest elements."""
+    draft.since(18)
+    _, rows, columns = draft.shape(source)
+    (best,) = draft.add("ReduceMax", [source, draft.fixed([-1])], MOVES, keepdims=0)
+    index = _draw_search(draft, best, 1, draft.between(1, rows))
+    (column,) = draft.add("Unsqueeze", [index, draft.fixed([2])], MOVES)
+    (wide,) = draft.add("Expand", [column, draft.fixed([1, 1, columns])], MOVES)
+    draft.move("GatherElements", [source, wide], axis=1)
+
+
 def draw_parts(draft: Draft) -> None:
     """GatherND of a table by an input, or of a value by constants."""
     draft.since(12)

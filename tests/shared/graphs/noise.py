@@ -30,8 +30,9 @@ WIDELY = {"float32": 2.0**-16, "float64": 2.0**-16, "float16": 2.0**-6, "bfloat1
 WIDE, FURTHER = 5, 8
 COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Imputer"})
 LARGEST = 3e3
-# What onnxruntime rounds as coarsely as 1, however small its result is: it adds 1 on the way, or takes it away.
-BESIDE_ONE = frozenset({"Celu", "Elu", "Gelu", "Mish", "Selu", "Sigmoid", "Softplus", "Swish"})
+# What is rounded as coarsely as 1, however small its result is: 1 is added on the way, or taken away; or the argument
+# is reduced by multiples of pi, as validation's bounds count on, too (``bound_of_one``).
+BESIDE_ONE = frozenset({"Celu", "Cos", "Elu", "Gelu", "Mish", "Selu", "Sigmoid", "Sin", "Softplus", "Swish"})
 
 
 class Dropped(Exception):

@@ -36,6 +36,7 @@ DRAWS: dict[Drawing, tuple[float, str]] = {
     ),
     integral.draw_one_hot: (0.5, "OneHot"),
     integral.draw_elements: (0.7, "GatherElements"),
+    integral.draw_searched: (0.7, "TopK ArgMax ArgMin Gather GatherElements"),
     integral.draw_parts: (0.5, "GatherND"),
     integral.draw_cumulated: (0.7, "CumSum"),
     integral.draw_triangle: (0.5, "Trilu"),

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.naming import node_text
 from trnrt.importer.rewriting.editing import Editor
-from trnrt.importer.values import is_used, static_size
+from trnrt.importer.values import is_used, static_shape, static_size
 
 
 def drop_empty_parts(editor: Editor) -> list[str]:
-    """Leave empty inputs of Concat out, and remove a Split of which one part has all elements; return notes."""
+    """Leave empty inputs of Concat out, remove a Split of which one part has all elements, and make results without
+    elements constants; return notes."""
     return [note for node in list(editor.graph) if (note := _drop(editor, node))]
 
 
 def _drop(editor: Editor, node: ir.Node) -> str | None:
+    if _is_empty(node):
+        return _make_constant(editor, node)
     if node.domain == "" and node.op_type == "Concat":
         return _drop_inputs(editor, node)
     return _remove_split(editor, node) if node.domain == "" and node.op_type == "Split" else None
+
+
+def _is_empty(node: ir.Node) -> bool:
+    """True if a node only makes a tensor that is known to have no elements, for other nodes."""
+    made = node.outputs[0]
+    alone = len(node.outputs) == 1 and not made.is_graph_output() and bool(made.uses())
+    numbers = made.dtype is not None and not made.dtype.is_string()
+    return alone and numbers and static_size(made) == 0
+
+
+def _make_constant(editor: Editor, node: ir.Node) -> str:
+    made = node.outputs[0]
+    shape = static_shape(made)
+    assert made.dtype is not None and shape is not None
+    made.replace_all_uses_with(editor.constant(np.zeros(shape, made.dtype.numpy()), like=f"{made.name}.empty"))
+    note = f"{node_text(node)} is a constant, as it has no elements"
+    editor.remove(node)
+    return note
 
 
 def _drop_inputs(editor: Editor, node: ir.Node) -> str | None:

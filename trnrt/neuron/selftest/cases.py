@@ -297,6 +297,7 @@ SMALL: tuple[Small, ...] = (
         {"g": (1, 4, 9, 2)},
     ),
     Small("topk", "k = Constant<value_ints = [3]>() y, i = TopK(x, k)", (5, 33), (5, 3)),
+    Small("topk_spread", "k = Constant<value_ints = [200]>() y, i = TopK(x, k)", (1, 2048), (1, 200)),
     Small("topk_indices", "k = Constant<value_ints = [3]>() v, y = TopK(x, k)", (5, 33), (5, 3), kind="int64"),
     Small(
         "lstm",

@@ -121,9 +121,18 @@ def largest(case: Case) -> list[Array]:
 
 @exact
 def topk(case: Case) -> list[Array]:
-    """Sorted numbers move by the largest error of their row at most."""
+    """Sorted numbers move by the largest error of their row at most. Nothing is known of an index whose number others
+    are as close to."""
     axis = int(case.attribute("axis", -1))
-    return [np.broadcast_to(case.e.max(axis=axis, keepdims=True), case.y.shape)]
+    most = case.e.max(axis=axis, keepdims=True)
+    numbers, found = np.moveaxis(np.sort(case.x, axis=axis), axis, -1), np.moveaxis(case.y, axis, -1)
+    reach = np.broadcast_to(2 * np.moveaxis(most, axis, -1), found.shape)
+    close = np.zeros(found.shape, bool)
+    for row in np.ndindex(found.shape[:-1]):
+        first = np.searchsorted(numbers[row], found[row] - reach[row], "left")
+        close[row] = np.searchsorted(numbers[row], found[row] + reach[row], "right") - first > 1
+    doubt = np.moveaxis(np.where(close & (reach > 0), np.float32(np.inf), np.float32(0)), -1, axis)
+    return [np.broadcast_to(most, case.y.shape), doubt]
 
 
 def resize(case: Case) -> list[Array]:

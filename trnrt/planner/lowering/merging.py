@@ -75,6 +75,7 @@ def _merge_steps(first: object, second: object) -> ComputeStep | None:
         output=second.output,
         shape=second.shape,
         dtype=second.dtype,
+        weight_dtype=first.weight_dtype or second.weight_dtype,
         title=[*first.title, *second.title],
         program=program,
     )

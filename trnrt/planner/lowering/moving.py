@@ -50,6 +50,10 @@ class MoveStep(Step):
     def writes(self) -> tuple[Layout, ...]:
         return (Layout.CHANNELS, Layout.HBM) if self.runs() else (Layout.HBM,)
 
+    def read_wide(self, *, whole: bool) -> bool:
+        self.dtype = "float32"  # others are converted as they are moved
+        return True
+
     def runs(self) -> list[Run]:
         """The channels that each part moves; empty if the parts aren't whole channels, or are too many."""
         if len(self.shape) != 4 or self.fill is not None:
@@ -214,6 +218,10 @@ class TransposeStep(Step):
 
     order: tuple[int, ...]
     collapsed: tuple[int, ...]
+
+    def read_wide(self, *, whole: bool) -> bool:
+        self.dtype = "float32"
+        return True
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
         shape = self.collapsed if position == 0 else tuple(self.collapsed[d] for d in self.order)

@@ -24,6 +24,7 @@ from trnrt.operators.record import Group, find_groups, lowering_of
 from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.blocked import FALLBACK, WRONG, NotStatic
 from trnrt.planner.lowering.blocked import Blocked as Blocked
+from trnrt.planner.lowering.indices import keep_exact
 from trnrt.planner.lowering.integers import EXACT, bound_integers, whole_numbers
 from trnrt.planner.lowering.moving import copy_step
 from trnrt.planner.lowering.refusals import refusal
@@ -91,6 +92,8 @@ class Lowering:
         self._lists: set[str] = set()
         self._checked: dict[str, str] = {}
         self._copies: dict[View, str] = {}
+        self._places: dict[str, tuple[Callable[[Lowering, str], str], str]] = {}
+        self._wide: set[str] = set()
         self._index_nodes = index_nodes(graph)
         self.moves_indices = False
 
@@ -140,6 +143,7 @@ class Lowering:
         gone = {step.output for step in self.steps[done:]}
         del self.steps[done:]
         self._copies = {view: name for view, name in self._copies.items() if name not in gone}
+        self._places = {name: (make, "" if made in gone else made) for name, (make, made) in self._places.items()}
 
     def _block(self, node: ir.Node, blocked: Blocked) -> None:
         name, op = node_name(node), operator_name(node)
@@ -183,6 +187,7 @@ class Lowering:
 
     def operand_of(self, view: View) -> Operand:
         """A view as a contiguous tensor: the stored tensor itself if it is whole, else a copy of its elements."""
+        view = self.readable(view)
         if view.is_whole:
             return Operand(view.root, view.shape)
         pattern = replace(view, nodes=())
@@ -196,6 +201,10 @@ class Lowering:
 
     def view_of(self, value: ir.Value | None, *, short_integers: bool = False) -> View:
         """A tensor of the device as an access pattern on a stored one. Blocks a value that isn't on the device."""
+        return self.readable(self.place_view(value, short_integers=short_integers))
+
+    def place_view(self, value: ir.Value | None, *, short_integers: bool = True) -> View:
+        """``view_of``, but a search's places stay as they are, uint32: only a look-up takes them."""
         self.shape(value)
         assert value is not None
         if self.is_on_host(value):
@@ -206,6 +215,18 @@ class Lowering:
         if self.moves_indices or value.dtype not in _LONG_INTEGERS or view.root not in self._inputs:
             return view
         return replace(view, root=self._check_input(view.root))
+
+    def readable(self, view: View) -> View:
+        """A view of a search's places as one of whole numbers in float32, made once for all readers."""
+        if view.root not in self._places:
+            return view
+        make, floats = self._places[view.root]
+        if not floats:
+            floats = make(self, view.root)
+            self._places[view.root] = make, floats
+            self._whole_numbers.add(floats)
+            self.mark_wide(floats)
+        return replace(view, root=floats)
 
     def _check_input(self, name: str) -> str:
         """The tensor that holds the integers of an input, once the host has checked that the session's dtype represents
@@ -316,6 +337,8 @@ class Lowering:
         """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved."""
         if self.moves_indices:
             raise Blocked("indices that are more than moved on their way from an input")
+        if keep_exact(step, self._wide, nodes, self.dtype):
+            self._wide.add(step.output)
         self.steps.append(step)
         step.nodes = [node_name(n) for n in nodes]
         step.title = [f"{operator_name(n)} {node_name(n)}" for n in nodes]
@@ -389,6 +412,25 @@ class Lowering:
     def mark_index(self, value: ir.Value) -> None:
         """Record that a device result is an index, which only boundary nodes may read."""
         self._on_host.add(value_name(value))
+
+    def mark_places(self, value: ir.Value, stored: str, to_floats: Callable[[Lowering, str], str]) -> None:
+        """Record that a search stores its places, which steps read, as uint32. ``to_floats`` appends the step that
+        copies them to float32, and returns the copy's name."""
+        self.mark_whole_numbers(value)
+        self._whole_numbers.add(stored)
+        self._places[stored] = to_floats, ""
+
+    def mark_wide(self, stored: str) -> None:
+        """Record that a stored tensor has whole numbers in float32, whatever the session's dtype."""
+        self._wide.add(stored)
+
+    def holds_places(self, stored: str) -> bool:
+        """True if a stored tensor is a search's places, uint32."""
+        return stored in self._places
+
+    def is_wide(self, value: ir.Value | None) -> bool:
+        """True if whole numbers are stored in float32, or uint32, whatever the session's dtype."""
+        return value is not None and (self.dtype == "float32" or self.root(value) in {*self._wide, *self._places})
 
     def mark_list(self, value: ir.Value) -> None:
         """Record that an output of the model is a list made on the host, not a tensor."""

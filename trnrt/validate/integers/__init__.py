@@ -6,7 +6,6 @@ from trnrt.validate.integers.comparing import (
     compare_layers,
     compute_truth,
     describe_reference,
-    load,
 )
 from trnrt.validate.integers.evaluating import Evaluator, has_integers
 
@@ -18,5 +17,4 @@ __all__ = [
     "compute_truth",
     "describe_reference",
     "has_integers",
-    "load",
 ]

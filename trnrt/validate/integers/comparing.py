@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from trnrt.running.rows import join_rows, pad_rows
 from trnrt.session import InferenceSession
+from trnrt.validate.exposing import load, open_exposed
 from trnrt.validate.integers.evaluating import Evaluator, Rounded
 
 Array = NDArray[Any]
@@ -89,7 +90,7 @@ def compare_layers(
             kinds = evaluator.run(part)
             held = _constant_values(proto)
             names = [name for name in evaluator.rounded if name not in held]
-            opened = _open_exposed(session, proto, {name: kinds[name] for name in names})
+            opened = open_exposed(session, proto, {name: kinds[name] for name in names})
         own = dict(zip(names, map(np.asarray, opened.run(names, part)), strict=True))
         found = evaluator.run(part, own)
         for name in names:
@@ -116,12 +117,6 @@ def describe_reference() -> str:
         f"onnxruntime {onnxruntime.__version__}, all optimisations but of QDQ groups, CPU with "
         f"{', '.join(known) or 'no known 8-bit instructions'}{saturating}"
     )
-
-
-def load(session: InferenceSession) -> onnx.ModelProto:
-    """The session's model as its file has it."""
-    content = session.serialized()
-    return onnx.load(content) if isinstance(content, str) else onnx.load_from_string(content)
 
 
 def _slice_rows(
@@ -166,24 +161,6 @@ def _constant_values(model: onnx.ModelProto) -> set[str]:
         if all(name in known for name in node.input if name):
             known.update(node.output)
     return known
-
-
-def _open_exposed(session: InferenceSession, model: onnx.ModelProto, tensors: Mapping[str, Array]) -> InferenceSession:
-    """A session of the model whose outputs are these tensors, too; theirs are the examples' types and ranks."""
-    wide = onnx.ModelProto()
-    wide.CopyFrom(model)
-    present = {info.name for info in wide.graph.output}
-    for name in sorted(set(tensors) - present):
-        array = tensors[name]
-        shape: list[int | str | None] = list(array.shape)
-        if isinstance(session.model.batch, str) and shape:
-            shape[0] = session.model.batch
-        wide.graph.output.append(
-            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), shape)
-        )
-    return InferenceSession(
-        wide.SerializeToString(), target=session.target, dtype=session.dtype, fallback=session.options.fallback
-    )
 
 
 def _compare_layer(name: str, rounded: Rounded, truth: Array, own: Array) -> LayerDifference:
