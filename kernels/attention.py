@@ -25,7 +25,7 @@ READABLE_HEADS = (32, 64, 128)
 # The most keys: a row of scores in float32 takes 16 KiB of a partition.
 MAX_KEYS = 4096
 # The longest row of values: a PSUM bank of float32.
-MAX_SIZE = 512
+MAX_VALUE_SIZE = 512
 # Bytes per partition of scores in SBUF, and of the keys, and the values, of as many heads as are held at once.
 SCORE_BYTES = 16 * 1024
 HELD_BYTES = 24 * 1024
@@ -86,7 +86,7 @@ def attend(
     scale: the factor of the scores
     empty_is_zero: what a query gets whose keys are all masked by -inf: 0; else NaN
     firsts: the columns of q, k and v from which on they have the heads; in SBUF multiples of 128
-    limits: D <= MAX_HEAD, T <= MAX_KEYS, E <= MAX_SIZE
+    limits: D <= MAX_HEAD, T <= MAX_KEYS, E <= MAX_VALUE_SIZE
 
     Scores, sums and the quotient are float32. With 16 bits the tensor engine adds a mask, in which -inf becomes -1e30:
     a query whose keys are all masked gets 0, or the mean of the values. On trn1 NaN in one query spreads to the others
@@ -97,7 +97,7 @@ def attend(
     queries, keys = _count_rows(q) // items, _count_rows(k) // items
     assert width <= MAX_HEAD, f"attend: heads of {width}; the limit is {MAX_HEAD}"
     assert keys <= MAX_KEYS, f"attend: {keys} keys; the limit is {MAX_KEYS}"
-    assert size <= MAX_SIZE, f"attend: values of {size}; the limit is {MAX_SIZE}"
+    assert size <= MAX_VALUE_SIZE, f"attend: values of {size}; the limit is {MAX_VALUE_SIZE}"
     q, k, v = _columns_from(q, firsts[0]), _columns_from(k, firsts[1]), _columns_from(v, firsts[2], by_rows)
     held = _heads_held(heads, keys, width, size, item_bytes(q.dtype))
     turned = not is_hbm_tensor(dst) and size in READABLE_HEADS
@@ -358,7 +358,8 @@ def _weigh_turned(group: Group, weights: list[nl.NkiTensor]) -> None:
             part = weights[t][:, g, :]
             keys = part.shape[0]
             values, ones = block.v_sb[0:keys, t, group.first + g, :], block.ones_sb[0:keys, 0:size]
-            place, total = (tile[first : first + size, g // each, :] for tile in (sum_psum, total_psum))
+            place = sum_psum[first : first + size, g // each, :]
+            total = total_psum[first : first + size, g // each, :]
             more = t > 0 or block.least_sb is not None
             nisa.nc_matmul(dst=place, stationary=values, moving=part, accumulate=t > 0)
             nisa.nc_matmul(dst=total, stationary=ones, moving=part, accumulate=more)

@@ -57,7 +57,9 @@ def normalize_features(
     else:
         scale_sb = load(scale) if is_hbm_tensor(scale) else scale
         bias_sb = load(bias) if is_hbm_tensor(bias) else bias
-    for r0, size, count in _groups(rows, together):
+    groups = _divide_rows(rows, together)
+    for i in range(len(groups)):
+        r0, size, count = groups[i]
         unit_sb = nl.ndarray((size, count, columns), dtype=nl.float32 if by_column else dst.dtype, buffer=nl.sbuf)
         _standardize(unit_sb, src, r0, eps)
         if by_column:
@@ -66,7 +68,7 @@ def normalize_features(
             _turn_scaled(dst, unit_sb, scale_sb, bias_sb, r0)
 
 
-def _groups(rows: int, together: int) -> list[tuple[int, int, int]]:
+def _divide_rows(rows: int, together: int) -> list[tuple[int, int, int]]:
     """(first row, rows of a tile, tiles) of each group of equal tiles; where transposes spread NaN, no tile has rows of
     two items of ``together`` rows."""
     apart = rows if transpose_is_exact() else max(1, together)

@@ -6,8 +6,8 @@ from typing import Any
 from trnrt.kernels.common import ceil_div
 from trnrt.nki import nisa, nl
 
-# The row is searched by GROUPS copies on SHARES partitions each: a group counts the elements of at least its threshold.
-GROUPS = 8
+# The row is searched by COPIES copies on SHARES partitions each: a group counts the elements of at least its threshold.
+COPIES = 8
 SHARES = 16
 DIGIT_BITS = 3
 # A row of results is one PSUM bank of float32, and so is the part of a row that a partition has.
@@ -84,7 +84,7 @@ def spread_constants(columns: int, k: int) -> SpreadConstants:
     before_sb = nl.ndarray((pmax, pmax), dtype=nl.float32, buffer=nl.sbuf)
     after_sb = nl.ndarray((pmax, pmax), dtype=nl.float32, buffer=nl.sbuf)
     diagonal_sb = nl.ndarray((pmax, pmax), dtype=nl.float32, buffer=nl.sbuf)
-    groups_sb = nl.ndarray((pmax, GROUPS), dtype=nl.float32, buffer=nl.sbuf)
+    groups_sb = nl.ndarray((pmax, COPIES), dtype=nl.float32, buffer=nl.sbuf)
     own_sb = nl.ndarray((pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
     whole_sb = nl.ndarray((pmax, 1), dtype=nl.int32, buffer=nl.sbuf)
     group_sb = nl.ndarray((pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -97,7 +97,7 @@ def spread_constants(columns: int, k: int) -> SpreadConstants:
     nisa.tensor_scalar(dst=diagonal_sb, data=count_sb[:, 0:pmax], op0=nl.equal, operand0=own_sb)
     nisa.tensor_scalar(dst=whole_sb, data=whole_sb, op0=nl.right_shift, operand0=4)
     nisa.tensor_copy(dst=group_sb, src=whole_sb)
-    nisa.tensor_scalar(dst=groups_sb, data=count_sb[:, 0:GROUPS], op0=nl.equal, operand0=group_sb)
+    nisa.tensor_scalar(dst=groups_sb, data=count_sb[:, 0:COPIES], op0=nl.equal, operand0=group_sb)
     return SpreadConstants(count_sb, ones_sb, before_sb, after_sb, diagonal_sb, group_sb, groups_sb)
 
 
@@ -116,7 +116,7 @@ def spread_search(
     assert k <= MOST_TAKEN, f"spread_search: k={k}; the limit is {MOST_TAKEN}"
     assert k <= columns <= SPREAD_MAX, f"spread_search: a row of {columns} elements; it takes {k} to {SPREAD_MAX}"
     keys = key_range(src.dtype)
-    copies_sb = _load_keys(src, SHARES, GROUPS, keys, largest)
+    copies_sb = _load_keys(src, SHARES, COPIES, keys, largest)
     x_sb = _load_keys(src, nl.tile_size.pmax, 1, keys, largest)
     least_sb = _find_least(copies_sb, k, keys, constants)
     value_sb, place_sb = _collect(x_sb, least_sb, k, constants)
@@ -174,11 +174,11 @@ def _find_least(x_sb: nl.NkiTensor, k: int, keys: KeyRange, constants: SpreadCon
             reduce_op=nl.add,
             reduce_res=counted_sb,
         )
-        total_psum = nl.ndarray((pmax, GROUPS), dtype=nl.float32, buffer=nl.psum)
+        total_psum = nl.ndarray((pmax, COPIES), dtype=nl.float32, buffer=nl.psum)
         nisa.nc_matmul(dst=total_psum, stationary=counted_sb.broadcast(1, pmax), moving=constants.groups)
-        digits = GROUPS if i < 10 else 4
+        digits = COPIES if i < 10 else 4
         shift = 29 - DIGIT_BITS * i if i < 10 else 0
-        enough_sb = nl.ndarray((pmax, GROUPS), dtype=nl.float32, buffer=nl.sbuf)
+        enough_sb = nl.ndarray((pmax, COPIES), dtype=nl.float32, buffer=nl.sbuf)
         digit_sb = nl.ndarray((pmax, 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_scalar_reduce(
             dst=enough_sb[:, 1:digits],
@@ -216,7 +216,7 @@ def _first_mask(digit_sb: nl.NkiTensor) -> nl.NkiTensor:
     nisa.memset(dst=mask_sb.view(nl.int32), value=-1)
     nisa.memset(dst=sign_sb, value=1)
     nisa.tensor_scalar(dst=sign_sb, data=sign_sb, op0=nl.left_shift, operand0=31)
-    nisa.tensor_scalar(dst=positive_sb, data=digit_sb, op0=nl.greater_equal, operand0=GROUPS / 2.0)
+    nisa.tensor_scalar(dst=positive_sb, data=digit_sb, op0=nl.greater_equal, operand0=COPIES / 2.0)
     nisa.tensor_copy_predicated(dst=mask_sb, src=sign_sb, predicate=positive_sb)
     return mask_sb
 

@@ -58,7 +58,7 @@ def embed_patches(
     together = max(1, min(images, IMAGE_BYTES // each))
     for n0 in range(0, images, together):
         n1 = min(images, n0 + together)
-        x_sb = _load_rows(src[n0:n1], kernel, beside)
+        x_sb = _load_patch_rows(src[n0:n1], kernel, beside)
         for n in range(n0, n1):
             step = nl.tile_size.pmax // across
             for r0 in range(0, down, step):
@@ -68,7 +68,7 @@ def embed_patches(
                 nisa.dma_copy(dst=dst[row : row + (r1 - r0) * across, 0:outputs], src=y_sb)
 
 
-def _load_rows(src: nl.NkiTensor, kernel: Pair, beside: int) -> nl.NkiTensor:
+def _load_patch_rows(src: nl.NkiTensor, kernel: Pair, beside: int) -> nl.NkiTensor:
     """(J * C * kernel rows, N, PH, W): rows of all patches, shifted by j pixels in copy j."""
     images, channels, height, width = src.shape
     down = height // kernel[0]

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from trnrt.importer.rewriting.editing import maker
 from trnrt.importer.values import static_shape
-from trnrt.kernels.attention import MAX_HEAD, MAX_KEYS, MAX_SIZE, READABLE_HEADS, attention_tile_bytes
+from trnrt.kernels.attention import MAX_HEAD, MAX_KEYS, MAX_VALUE_SIZE, READABLE_HEADS, attention_tile_bytes
 from trnrt.operators.record import Group, finds_groups
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Lowering, attribute, node_name, value_name
@@ -227,7 +227,7 @@ def _add_attention(lowering: Lowering, found: _Found) -> bool:
     items, heads, queries, width = lowering.shape(found.q)
     keys, size = lowering.shape(found.v)[2:]
     sizes = lowering.shape(found.k) == (items, heads, width, keys) and lowering.shape(found.v)[:2] == (items, heads)
-    if not sizes or width > MAX_HEAD or keys > MAX_KEYS or size > MAX_SIZE:
+    if not sizes or width > MAX_HEAD or keys > MAX_KEYS or size > MAX_VALUE_SIZE:
         return False
     turned = lowering.view_of(found.k).permute((0, 1, 3, 2))
     places = [_read_rows(view) for view in (lowering.view_of(found.q), turned, lowering.view_of(found.v))]
