@@ -144,6 +144,16 @@ def test_a_classifiers_logistic_is_one_too() -> None:
         assert (draft.values[made[1]].distance >= least).all()
 
 
+def test_moves_of_one_node_and_the_next_do_not_cancel() -> None:
+    """The logarithm of a number beside 1 is off by a rounding of 1, in every element."""
+    draft = Draft(0, 10, "float32", "float32", opened=False, rows=7)
+    source = draft.input((7, 83, 1), "float32", "normal")
+    draft.values[source] = draft.rounding.given((draft.array(source) / 100).astype(np.float32))
+    (exponential,) = draft.add("Exp", [source])
+    (made,) = draft.add("ReduceLogSum", [exponential], axes=[2])
+    assert draft.values[made].distance.min() > 2.0**-24
+
+
 def test_what_onnxruntime_takes_away_again_counts() -> None:
     """The normal of one pixel is 0: its InstanceNormalization leaves what rounding makes of pixel and mean."""
     draft = Draft(0, 19, "float32", "float32", opened=False, rows=1)

@@ -127,11 +127,18 @@ class Rounding:
         """Of the coarsest dtype in question."""
         return max([sizes[self.dtype], *(sizes[str(array.dtype)] for array in arrays if is_float(array))])
 
-    def jittered(self, array: Array, size: float) -> Array:
-        """Floats, each moved by ``size`` of itself, or somewhat less, up or down; by a unit of rounding at least."""
+    def jittered(self, array: Array, size: float, clean: Array | None = None) -> Array:
+        """Floats, each moved by ``size`` of itself, or somewhat less, up or down; by a unit of rounding at least.
+
+        Away from ``clean`` where it is given and another number: else a second move may undo the first one, and what
+        magnifies them (the logarithm of nearly 1) seems to have exact inputs.
+        """
         if not is_float(array):
             return array
         ways = self.generator.choice([-1.0, 1.0], array.shape)
+        if clean is not None and clean.shape == array.shape:
+            larger, smaller = np.abs(array) > np.abs(clean), np.abs(array) < np.abs(clean)
+            ways = np.where(larger, 1.0, np.where(smaller, -1.0, ways))
         shares = size * ways * self.generator.uniform(0.6, 1, array.shape)
         return shifted(array, shares, self.size(array, sizes=NORMAL))
 
@@ -185,7 +192,7 @@ class Rounding:
         found = {name: value.samples[k] for name, value in sources.items()}
         if node.kind != SMOOTH:
             return found
-        return {name: self.jittered(array, self.size(array)) for name, array in found.items()}
+        return {name: self.jittered(array, self.size(array), sources[name].clean) for name, array in found.items()}
 
     def _check_apart(self, node: Node, sources: dict[str, Moved]) -> None:
         """Dropped where numbers that are compared are nearly equal, or may be after rounding."""
