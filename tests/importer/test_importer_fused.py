@@ -234,6 +234,17 @@ def test_attention(inputs: str, attributes: str, extra: str, feeds: dict[str, Ar
     check_rewriting(modelled(text, HEADS), {"x": numbers(2, 5, 8), **given})
 
 
+def test_weights_may_be_constant_nodes() -> None:
+    text = """(float[2,5,8] x) => (float[2,5,8] y)
+        { y = com.microsoft.Attention<num_heads=2>(x, w, b) }"""
+    proto = modelled(text, HEADS)
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for name in ("w", "b"):
+        proto.graph.initializer.remove(tensors[name])
+        proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensors[name]))
+    check_rewriting(proto, {"x": numbers(2, 5, 8)})
+
+
 def test_attention_of_other_sizes() -> None:
     text = """(float[N,S,8] x) => (float[N,S,12] y)
         { y = com.microsoft.Attention<num_heads=2, qkv_hidden_sizes=[8, 8, 12]>(x, w, b) }"""

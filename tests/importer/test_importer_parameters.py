@@ -70,7 +70,8 @@ def test_what_is_data_is_no_parameter(text: str) -> None:
     "table",
     [
         "t = Constant<value = float[3,2] {1,2,3,4,5,6}>()",
-        "i = Constant<value = int8[3,2] {1,2,3,4,5,6}>()  s = Constant<value = float {1}>()  t = DequantizeLinear(i, s)",
+        """i = Constant<value = int8[3,2] {1,2,3,4,5,6}>()  s = Constant<value = float {1}>()
+        t = DequantizeLinear(i, s)""",
     ],
 )
 def test_indices_into_a_constant_table_are_data_however_it_is_written(table: str) -> None:

@@ -18,7 +18,10 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper
 
+from graphs.spelling import spell_layouts
+
 Array = NDArray[Any]
+MICROSOFT = "com.microsoft"
 MOVES, SMOOTH, STEP, JUMPS = "moves", "smooth", "step", "jumps"
 # Two units of rounding of float32, float16, and bfloat16.
 NOISE = {"float32": 2.0**-22, "float64": 2.0**-22, "float16": 2.0**-9, "bfloat16": 2.0**-7}
@@ -31,7 +34,9 @@ WIDE, FURTHER = 5, 8
 COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Imputer"})
 LARGEST = 3e3
 # What onnxruntime rounds as coarsely as 1, however small its result is: it adds 1 on the way, or takes it away.
-BESIDE_ONE = frozenset({"Celu", "Elu", "Gelu", "Mish", "Selu", "Sigmoid", "Softplus", "Swish"})
+BESIDE_ONE = frozenset(
+    """BiasGelu Celu Elu FastGelu GRU Gelu LSTM Mish QuickGelu RNN Selu Sigmoid Softplus Swish""".split()  # noqa: SIM905
+)
 
 
 class Dropped(Exception):
@@ -92,8 +97,9 @@ def quiet() -> onnxruntime.SessionOptions:
 
 def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """onnxruntime's session; Dropped where it refuses the model."""
+    text = spell_layouts(model).SerializeToString()
     try:
-        return onnxruntime.InferenceSession(model.SerializeToString(), quiet(), providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(text, quiet(), providers=["CPUExecutionProvider"])
     except Exception as error:  # of any kind: it is onnxruntime that does not want it
         raise Dropped("onnxruntime does not load it") from error
 
@@ -245,8 +251,11 @@ def check_near(node: Node, made: Array, clean: Array, source: Array, widely: flo
 def largest_added(node: onnx.NodeProto, sources: Mapping[str, Moved]) -> Array | None:
     """How large the numbers are that onnxruntime itself adds up, where its result may be all that rounding leaves."""
     given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    if node.op_type in BESIDE_ONE or given.get("post_transform") == b"LOGISTIC":
+    if node.op_type in BESIDE_ONE or given.get("post_transform", given.get("activation")) in (b"LOGISTIC", b"Sigmoid"):
         return np.ones(())
+    if node.op_type == "GridSample":  # its coordinates are as large as the image, and move what lies between pixels
+        image = sources[node.input[0]].clean
+        return np.asarray(sum(image.shape[2:]) * np.abs(image.astype(np.float64)).max())
     if node.op_type not in ("InstanceNormalization", "LRN"):
         return None
     x, *others = (np.abs(sources[name].clean.astype(np.float64)) for name in node.input[:2])
@@ -292,20 +301,25 @@ def is_short(array: Array) -> bool:
 
 
 def node_session(node: onnx.NodeProto, arrays: dict[str, Array], constants: dict[str, Array], opset: int) -> Any:
-    """A session of one node, of inputs of any size; constants stay constants."""
+    """A session of one node, of inputs of any size. Constants stay constants, unless they are among the ``arrays``:
+    those that rounding moves are inputs of their size."""
     names = list(dict.fromkeys(name for name in node.input if name))
-    inputs = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(arrays[name].dtype), [None] * arrays[name].ndim
-        )
-        for name in names
-        if name in arrays
-    ]
-    tensors = [onnx.numpy_helper.from_array(constants[name], name) for name in names if name in constants]
+    inputs = []
+    for name in (name for name in names if name in arrays):
+        sizes = list(arrays[name].shape) if name in constants else [None] * arrays[name].ndim
+        inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(arrays[name].dtype), sizes))
+    settings = [name for name in names if name in constants and name not in arrays]
+    tensors = [onnx.numpy_helper.from_array(constants[name], name) for name in settings]
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     graph = helper.make_graph([node], "node", inputs, outputs, tensors)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
-    return session_of(helper.make_model(graph, opset_imports=opsets, ir_version=ir_version(opset)))
+    return session_of(helper.make_model(graph, opset_imports=opset_ids(opset), ir_version=ir_version(opset)))
+
+
+def opset_ids(opset: int) -> list[onnx.OperatorSetIdProto]:
+    """Those of all domains that are drawn."""
+    return [
+        helper.make_opsetid(domain, version) for domain, version in (("", opset), ("ai.onnx.ml", 3), (MICROSOFT, 1))
+    ]
 
 
 def ir_version(opset: int) -> int:

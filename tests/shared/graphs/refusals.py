@@ -17,7 +17,11 @@ LISTED: tuple[tuple[str, str], ...] = (
     ("Cast", "a cast from … between computed tensors"),
     ("*", "integers of up to …"),
     ("*", "integers of unknown size"),
-    ("Resize", "mode=…"),
+    # onnx writes these out, and doesn't know what onnxruntime's own operators make.
+    ("Attention", "onnx can't write it out by other operators, as the type or the rank of an input is not known"),
+    ("RotaryEmbedding", "onnx can't write it out by other operators, as the type or the rank of an input is not known"),
+    # Only what follows a layer is an end of a model: where nothing is left for the device, all of it is the host's.
+    ("*", "its work depends on the data; the host computes it at the end of a model"),
     ("ai.onnx.ml.Imputer", "… has … numbers for … columns"),
     # Several batches at once, where rows of a batch come together.
     ("InputError", "… for a batch fixed at …, whose rows are not independent: …"),
