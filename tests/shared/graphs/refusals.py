@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-# Operators, "*" for all, and the reason.
+# Operators, "*" for all (of a domain), and the reason.
 LISTED: tuple[tuple[str, str], ...] = (
     # The core computes in floats of 16 and 32 bits, on tensors, and keeps indices for the host.
     ("*", "arithmetic on double tensors"),
@@ -17,9 +17,12 @@ LISTED: tuple[tuple[str, str], ...] = (
     ("Cast", "a cast from … between computed tensors"),
     ("*", "integers of up to …"),
     ("*", "integers of unknown size"),
+    ("Where", "the integer … in a constant, which … does not hold"),
+    ("LSTM", "input_forget=1 with the activation …"),
     # onnx writes these out, and doesn't know what onnxruntime's own operators make.
     ("Attention", "onnx can't write it out by other operators, as the type or the rank of an input is not known"),
     ("RotaryEmbedding", "onnx can't write it out by other operators, as the type or the rank of an input is not known"),
+    ("com.microsoft.*", "onnxruntime's own operator: the number of dimensions of its input … is not known"),
     # Only what follows a layer is an end of a model: where nothing is left for the device, all of it is the host's.
     ("*", "its work depends on the data; the host computes it at the end of a model"),
     ("ai.onnx.ml.Imputer", "… has … numbers for … columns"),
@@ -32,7 +35,8 @@ LISTED: tuple[tuple[str, str], ...] = (
 
 def listed(op: str, reason: str) -> bool:
     """Whether the list has this reason for the operator."""
-    return any(ops in ("*", op) and matches(words, reason) for ops, words in LISTED)
+    domain = f"{op.rpartition('.')[0]}.*"
+    return any(ops in ("*", op, domain) and matches(words, reason) for ops, words in LISTED)
 
 
 def matches(words: str, reason: str) -> bool:

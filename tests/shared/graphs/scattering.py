@@ -52,7 +52,8 @@ def draw_scatter_nd(draft: Draft) -> None:
     else:
         flat = draft.generator.integers(0, places, count)
     indices = np.stack(np.unravel_index(flat, shape[:depth]), -1)
-    indices = np.where(draft.generator.random(indices.shape) < 0.2, indices - np.array(shape[:depth]), indices)
+    if not draft.opened:  # another number of rows would make another place of it
+        indices = np.where(draft.generator.random(indices.shape) < 0.2, indices - np.array(shape[:depth]), indices)
     updates = updates_for(draft, (count, *shape[depth:]))
     kind = MOVES if reduction in (None, "none", "max", "min") else SMOOTH
     draft.add("ScatterND", [source, draft.fixed(indices), updates], kind, reduction=reduction)
@@ -81,6 +82,6 @@ def draw_places(draft: Draft, grid: list[int], axis: int, size: int, *, once: bo
     if once:
         ways = draft.generator.random([size if k == axis else length for k, length in enumerate(grid)])
         found = np.argsort(ways, axis).take(range(grid[axis]), axis)
-    if draft.opset < 11:
+    if draft.opset < 11 or draft.opened:  # another number of rows would make another place of it
         return found
     return np.where(draft.generator.random(found.shape) < 0.2, found - size, found)
