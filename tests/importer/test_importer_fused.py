@@ -264,6 +264,7 @@ def test_attention_with_a_past(causal: int) -> None:
         ("q, k, v", "", "float[N,5,8] q, float[N,7,8] k, float[N,7,12] v", {}),
         ("q, k, v, b", ", scale=0.4", "float[N,5,8] q, float[N,5,8] k, float[N,5,8] v", {}),
         ("q, k, v", ", unidirectional=1", "float[N,5,8] q, float[N,5,8] k, float[N,5,8] v", {}),
+        ("q, k, v", ", unidirectional=1", "float[N,5,8] q, float[N,7,8] k, float[N,7,8] v", {}),
         ("q, k, v", "", "float[N,5,8] q, float[N,2,7,4] k, float[N,2,7,4] v", {}),
         ('q, k, v, "", m', "", "float[2,5,8] q, float[2,7,8] k, float[2,7,8] v, int32[2] m", {"m": (2, 7)}),
         ('q, k, v, "", m', "", "float[2,5,8] q, float[2,7,8] k, float[2,7,8] v, int32[2,7] m", {}),
@@ -293,10 +294,12 @@ def test_packed_heads() -> None:
         np.testing.assert_allclose(run(ir.to_proto(model), feeds)[0], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_multi_head_attention_with_a_past() -> None:
-    text = """(float[N,5,8] q, float[N,5,8] k, float[N,5,8] v, float[N,2,3,4] p, float[N,2,3,4] r)
+@pytest.mark.parametrize("causal", [0, 1])
+def test_multi_head_attention_with_a_past(causal: int) -> None:
+    text = f"""(float[N,5,8] q, float[N,5,8] k, float[N,5,8] v, float[N,2,3,4] p, float[N,2,3,4] r)
         => (float[N,5,8] y, float[N,2,8,4] s, float[N,2,8,4] t)
-        { y, s, t = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, v, "", "", "", p, r) }"""
+        {{ y, s, t = com.microsoft.MultiHeadAttention<num_heads=2, unidirectional={causal}>
+            (q, k, v, "", "", "", p, r) }}"""
     check_rewriting(modelled(text, {}))
 
 
