@@ -260,6 +260,13 @@ def test_every_opset_since_10(opset: int) -> None:
     check_rewriting(proto)
 
 
+def test_a_resize_of_opset_10_gets_the_roi_of_opset_11() -> None:
+    text = """(float[2,3,6,6] x) => (float[2,3,12,12] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z)
+        y = Resize<mode="linear">(d, scales) }"""
+    proto = modelled(text, DATA | {"scales": np.array([1, 1, 2, 2], np.float32)}, 10)
+    check_rewriting(proto)
+
+
 def test_the_mean_along_an_axis() -> None:
     """onnxruntime has no kernel of this operator of its own."""
     text = """(int8[2,3,4,4] x) => (int8[2,3,4] y)

@@ -107,8 +107,9 @@ def _renew_pad(editor: Editor, node: ir.Node) -> None:
 
 def _renew_resize(editor: Editor, node: ir.Node) -> None:
     scales = node.inputs[1]
-    node.replace_input_with(1, None)
     editor.set_input(node, 2, scales)
+    # Opset 11 has no Resize without a roi.
+    editor.set_input(node, 1, editor.constant(np.array([], np.float32), f"{node.outputs[0].name}_roi"))
     for name, word in (("coordinate_transformation_mode", "asymmetric"), ("nearest_mode", "floor")):
         node.attributes[name] = ir.AttrString(name, word)
 
