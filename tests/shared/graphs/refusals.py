@@ -28,6 +28,8 @@ LISTED: tuple[tuple[str, str], ...] = (
     ("ai.onnx.ml.Imputer", "… has … numbers for … columns"),
     # Several batches at once, where rows of a batch come together.
     ("InputError", "… for a batch fixed at …, whose rows are not independent: …"),
+    # The batch is dimension 0: what has it elsewhere (the states of an LSTM) is of a size.
+    ("InputError", "input … has shape …: dimension … is 0, there is nothing to run"),
     # Of no rows there are no answers where rows come together: onnxruntime has those of nothing.
     ("InputError", "the batch has 0 rows, and output … has …: the rows are not independent, …"),
 )

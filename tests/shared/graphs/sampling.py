@@ -63,6 +63,8 @@ def affine_grid(draft: Draft, shape: tuple[int, ...]) -> str:
 def draw_indices(draft: Draft) -> None:
     """MaxPool with its Indices, of windows that may overlap and be padded."""
     draft.since(11)
+    if draft.float_type == "float64":
+        raise Dropped("indices of doubles are refused")
     source = pick_image(draft)
     settings: dict[str, Any] = window(draft, draft.shape(source)[2:], dilates=True)
     if "auto_pad" in settings:  # trnrt refuses the negative padding that larger strides would have
