@@ -16,15 +16,20 @@ def draw_end(draft: Draft) -> None:
     draft.choice([draw_non_zero, draw_suppression, draw_compress, draw_unique, draw_regions])(draft)
 
 
+def compute(draft: Draft, low: int = 1, high: int = 6) -> str:
+    """A result of the device: without one, all of the model would be the host's, which is refused."""
+    return draft.add("Tanh", [draft.pick(has_rank(low, high))])[0]
+
+
 def draw_non_zero(draft: Draft) -> None:
     draft.since(9)
-    draft.add("NonZero", [draft.pick(has_rank(1), kind=draft.choice("fb"))], STEP)
+    draft.add("NonZero", [compute(draft)], STEP)
 
 
 def draw_compress(draft: Draft) -> None:
     """Elements, or parts along an axis, where a constant says so."""
     draft.since(11)
-    source = draft.pick(has_rank(1))
+    source = compute(draft)
     shape = draft.shape(source)
     axis = draft.between(0, len(shape) - 1) if draft.chance(0.7) else None
     if draft.batched(source) and not axis:
@@ -37,7 +42,7 @@ def draw_compress(draft: Draft) -> None:
 
 def draw_unique(draft: Draft) -> None:
     draft.since(11)
-    source = draft.pick(has_rank(1))
+    source = compute(draft)
     (rounded,) = draft.add("Round", [source], STEP)
     draft.add("Unique", [rounded], STEP, outputs=4, sorted=draft.choice([None, 1, 0]))
 
@@ -61,7 +66,7 @@ def draw_suppression(draft: Draft) -> None:
 def draw_regions(draft: Draft) -> None:
     """Parts of images, averaged."""
     draft.since(16)
-    source = draft.pick(has_rank(4, 4))
+    source = compute(draft, 4, 4)
     count = draft.between(1, 3)
     starts = draft.generator.uniform(0, 3, (count, 2))
     boxes = np.concatenate([starts, starts + draft.generator.uniform(1, 5, (count, 2))], 1).astype(np.float32)

@@ -23,8 +23,6 @@ LISTED: tuple[tuple[str, str], ...] = (
     ("Attention", "onnx can't write it out by other operators, as the type or the rank of an input is not known"),
     ("RotaryEmbedding", "onnx can't write it out by other operators, as the type or the rank of an input is not known"),
     ("com.microsoft.*", "onnxruntime's own operator: the number of dimensions of its input … is not known"),
-    # Only what follows a layer is an end of a model: where nothing is left for the device, all of it is the host's.
-    ("*", "its work depends on the data; the host computes it at the end of a model"),
     ("ai.onnx.ml.Imputer", "… has … numbers for … columns"),
     # Several batches at once, where rows of a batch come together.
     ("InputError", "… for a batch fixed at …, whose rows are not independent: …"),
