@@ -23,6 +23,10 @@ LISTED: tuple[tuple[str, str], ...] = (
     ("Attention", "onnx can't write it out by other operators, as the type or the rank of an input is not known"),
     ("RotaryEmbedding", "onnx can't write it out by other operators, as the type or the rank of an input is not known"),
     ("com.microsoft.*", "onnxruntime's own operator: the number of dimensions of its input … is not known"),
+    # ONNX's inference does not know what MaxUnpool makes.
+    ("QuantizeLinear", "quantised arithmetic: the shape of an input is not known"),
+    # Where another node is refused, the end of the model is, too.
+    ("*", "its work depends on the data; the host computes it at the end of a model"),
     ("ai.onnx.ml.Imputer", "… has … numbers for … columns"),
     # Several batches at once, where rows of a batch come together.
     ("InputError", "… for a batch fixed at …, whose rows are not independent: …"),
