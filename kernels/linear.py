@@ -49,12 +49,15 @@ def linear_weight_bytes(features: int, outputs: int, item: int) -> int:
     return ceil_div(features, nl.tile_size.pmax) * min(OUTPUTS, outputs) * item
 
 
-def linear_tile_bytes(rows: int, is_source_on_chip: bool, are_weights_held: bool, load_bytes: int) -> int:
+def linear_tile_bytes(
+    rows: int, is_source_on_chip: bool, are_weights_held: bool, load_bytes: int, is_result_on_chip: bool = False
+) -> int:
     """The most bytes per partition that the tiles take, for planners: loads of weights, the source before and after its
-    transpose, a bias, sums and results, of OUTPUTS columns each."""
+    transpose, a bias, sums and results, of OUTPUTS columns each, unless the results are made in their place."""
     loads = 0 if are_weights_held else LOADS_AHEAD * load_bytes
     source = 0 if is_source_on_chip else 2 * ACTIVATION_BYTES
-    return loads + source + ceil_div(rows, nl.tile_size.pmax) * 3 * OUTPUTS * 4
+    tiles = 1 if is_result_on_chip else min(ceil_div(rows, nl.tile_size.pmax), 2 * SUM_BANKS)
+    return loads + source + tiles * 3 * OUTPUTS * 4
 
 
 def linear_rows(
@@ -66,8 +69,9 @@ def linear_rows(
     act: str = "none",
     load_bytes: int = LOAD_BYTES,
     narrowing: Any = None,
+    added: Any = None,
 ) -> None:
-    """dst = act(src @ w + bias), a row of the batch on each partition.
+    """dst = act(src @ w + bias) + added, a row of the batch on each partition.
 
     dst: rows, HBM (N, O) or SBUF (P, ceil(N/128), O)
     src: HBM (N, F), or SBUF ``features`` (P, B, S, N)
@@ -78,9 +82,10 @@ def linear_rows(
     act: one of ACTIVATIONS in common.py
     load_bytes: bytes per partition of one load of weights from HBM
     narrowing: with an 8-bit w, the factor, largest number and signed of ``narrow`` for src
+    added: None, HBM (N, O), or SBUF ``features`` (P, B, 1, N) of O features, the dtype of dst
     limits: F <= MAX_FEATURES of an HBM src; 8 bits: NeuronCore-v3 and later
 
-    numpy: act(src @ w + bias); with an 8-bit w act(narrowed src @ w * scales + bias)
+    numpy: act(src @ w + bias) + added; with an 8-bit w act(narrowed src @ w * scales + bias)
     """
     assert features <= MAX_FEATURES, f"linear: rows of {features} features; the limit is {MAX_FEATURES}"
     rows = src.shape[0] if is_hbm_tensor(src) else src.shape[3]
@@ -90,7 +95,8 @@ def linear_rows(
         x_sb = _narrowed_block(_features_block(src, features, n0, n_size), w.dtype, narrowing)
         outputs = bias.shape[1] // 2 if is_scaled(w.dtype) else bias.shape[1]
         whole_sb: Any = None
-        if is_hbm_tensor(dst) and n_size <= nl.tile_size.pmax and n_size * outputs * 4 <= STORED_BYTES:
+        small = n_size <= nl.tile_size.pmax and n_size * outputs * 4 <= STORED_BYTES
+        if is_hbm_tensor(dst) and small and added is None:
             whole_sb = nl.ndarray((n_size, outputs), dtype=dst.dtype, buffer=nl.sbuf)
         for o0 in range(0, outputs, OUTPUTS):
             o_size = min(OUTPUTS, outputs - o0)
@@ -101,7 +107,7 @@ def linear_rows(
                 x_part = x_sb[:, :, :, m0 : m0 + m_size]
                 banks = _sum_products(x_part, weight_chunks(w, outputs, o0, o_size), features, load_bytes, True)
                 if whole_sb is None:
-                    _store_rows(dst, banks, bias_sb, scale_sb, n0 + m0, o0, act)
+                    _store_rows(dst, banks, bias_sb, scale_sb, n0 + m0, o0, act, added)
                 else:
                     _finish_sums(whole_sb[:, o0 : o0 + o_size], banks[0], bias_sb, scale_sb, act)
         if whole_sb is not None:
@@ -180,9 +186,16 @@ def _distance(x_sb: nl.NkiTensor, c: int, positions: int) -> int:
 
 
 def _store_rows(
-    dst: nl.NkiTensor, banks: list[nl.NkiTensor], bias_sb: nl.NkiTensor, scale_sb: Any, n0: int, o0: int, act: str
+    dst: nl.NkiTensor,
+    banks: list[nl.NkiTensor],
+    bias_sb: nl.NkiTensor,
+    scale_sb: Any,
+    n0: int,
+    o0: int,
+    act: str,
+    added: Any,
 ) -> None:
-    """Scale, bias and activation on the way from PSUM to rows ``n0``... of dst, columns ``o0``..."""
+    """Scale, bias, activation and sum on the way from PSUM to rows ``n0``... of dst, columns ``o0``..."""
     for i in range(len(banks)):
         rows, o_size = banks[i].shape
         row = n0 + i * nl.tile_size.pmax
@@ -194,11 +207,26 @@ def _store_rows(
         else:
             y_sb = nl.ndarray((rows, o_size), dtype=dst.dtype, buffer=nl.sbuf)
         _finish_sums(y_sb, banks[i], bias_sb, scale_sb, act)
+        if added is not None:
+            other = _added_rows(added, row, rows, o0, o_size)
+            nisa.tensor_tensor(dst=y_sb, data1=y_sb, data2=other, op=nl.add)
         if is_hbm_tensor(dst):
             nisa.dma_copy(dst=dst[row : row + rows, o0 : o0 + o_size], src=y_sb)
         elif not in_place:
             # Engines write from partition 0, 32, 64 or 96 on; DMA from any.
             nisa.dma_copy(dst=dst[part : part + rows, block, o0 : o0 + o_size], src=y_sb)
+
+
+def _added_rows(added: nl.NkiTensor, row: int, rows: int, o0: int, o_size: int) -> nl.NkiTensor:
+    """Rows ``row``... (rows, o_size) of what is added, columns ``o0``..."""
+    if is_hbm_tensor(added):
+        return load(added[row : row + rows, o0 : o0 + o_size])
+    turned_sb = nl.ndarray((rows, 1, o_size), dtype=added.dtype, buffer=nl.sbuf)
+    for c0 in range(0, o_size, nl.tile_size.pmax):
+        c1 = min(o_size, c0 + nl.tile_size.pmax)
+        part_sb = added[0 : c1 - c0, (o0 + c0) // nl.tile_size.pmax, 0, row : row + rows]
+        turn_rows(turned_sb[:, :, c0:c1], part_sb)
+    return turned_sb[:, 0, :]
 
 
 def _finish_sums(y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, bias_sb: nl.NkiTensor, scale_sb: Any, act: str) -> None:
@@ -226,15 +254,18 @@ def linear_features(
     act: str = "none",
     load_bytes: int = LOAD_BYTES,
     narrowing: Any = None,
+    added: Any = None,
 ) -> None:
-    """dst = act(src @ w + bias), a feature of the result on each partition.
+    """dst = act(src @ w + bias) + added, a feature of the result on each partition.
 
     dst: SBUF (P, ceil(O/128), N) in the ``features`` layout with S = 1 left out
     src, w, features, act, load_bytes, narrowing: as in linear_rows
     bias: HBM or SBUF (P, ceil(O/128)) float32, prepared; with an 8-bit w as many columns more, the scales of the sums
     outputs: O
+    added: as in linear_rows
 
-    numpy: act(src @ w + bias).T, or as in linear_rows with an 8-bit w; output o on partition o % 128 of block o // 128
+    numpy: (act(src @ w + bias) + added).T, or as in linear_rows with an 8-bit w; output o on partition o % 128 of block
+           o // 128
     """
     assert features <= MAX_FEATURES, f"linear: rows of {features} features; the limit is {MAX_FEATURES}"
     rows = dst.shape[2]
@@ -243,6 +274,7 @@ def linear_features(
     for n0 in range(0, rows, step):
         n_size = min(step, rows - n0)
         x_sb = _narrowed_block(_features_block(src, features, n0, n_size), w.dtype, narrowing)
+        added_sb: Any = None if added is None else _added_block(added, outputs, n0, n_size)
         for o0 in range(0, outputs, OUTPUTS):
             o_size = min(OUTPUTS, outputs - o0)
             banks = _sum_products(x_sb, weight_chunks(w, outputs, o0, o_size), features, load_bytes, False)
@@ -250,13 +282,34 @@ def linear_features(
                 parts = banks[i].shape[0]
                 block = o0 // nl.tile_size.pmax + i
                 scales = ceil_div(outputs, nl.tile_size.pmax) + block
-                nisa.activation(
-                    dst=dst[0:parts, block, n0 : n0 + n_size],
-                    op=activation_function(act),
-                    data=banks[i],
-                    bias=bias_sb[0:parts, block : block + 1],
-                    scale=bias_sb[0:parts, scales : scales + 1] if is_scaled(w.dtype) else 1.0,
-                )
+                y_sb = dst[0:parts, block, n0 : n0 + n_size]
+                bias_part = bias_sb[0:parts, block : block + 1]
+                scale = bias_sb[0:parts, scales : scales + 1] if is_scaled(w.dtype) else None
+                if added is None:
+                    factor = 1.0 if scale is None else scale
+                    nisa.activation(dst=y_sb, op=activation_function(act), data=banks[i], bias=bias_part, scale=factor)
+                else:
+                    _add_features(y_sb, banks[i], bias_part, scale, act, added_sb[0:parts, block, 0, :])
+
+
+def _add_features(
+    y_sb: nl.NkiTensor, sum_psum: nl.NkiTensor, bias_sb: nl.NkiTensor, scale: Any, act: str, added_sb: nl.NkiTensor
+) -> None:
+    """y_sb (outputs, rows) = act(sum_psum * scale + bias_sb) + added_sb."""
+    if act == "none" and scale is None:
+        nisa.scalar_tensor_tensor(dst=y_sb, data=sum_psum, op0=nl.add, operand0=bias_sb, op1=nl.add, operand1=added_sb)
+        return
+    result_sb = nl.ndarray(y_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    factor = 1.0 if scale is None else scale
+    nisa.activation(dst=result_sb, op=activation_function(act), data=sum_psum, bias=bias_sb, scale=factor)
+    nisa.tensor_tensor(dst=y_sb, data1=result_sb, data2=added_sb, op=nl.add)
+
+
+def _added_block(added: nl.NkiTensor, outputs: int, n0: int, n_size: int) -> nl.NkiTensor:
+    """Rows ``n0``... of what is added, in the ``features`` layout (P, B, 1, n_size)."""
+    if is_hbm_tensor(added):
+        return _features_block(added, outputs, n0, n_size)
+    return added[:, :, :, n0 : n0 + n_size]
 
 
 def _batch_step(src: nl.NkiTensor, features: int) -> int:

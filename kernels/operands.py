@@ -10,7 +10,7 @@ The operands of a kernel's first products load first, in small pieces; all other
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import ceil_div, item_bytes, transpose_is_exact
+from trnrt.kernels.common import ceil_div, item_bytes, keep_where, transpose_is_exact
 from trnrt.nki import nisa, nl
 
 # Rows and columns of a product's block; columns of a PSUM bank, and how many banks there are.
@@ -18,6 +18,8 @@ ROWS = 1024
 COLUMNS = 2048
 BANK = 512
 BANKS = 8
+# Bytes per partition of a bank.
+BANK_BYTES = 2048
 # Tiles of the contraction per transfer, and per bank for transposes, which holds four of 128.
 GROUP = 4
 # The columns of both factors together below which a transfer takes no longer than its start. 2048 x 2048 x 2048 in
@@ -259,6 +261,36 @@ def _turn_group(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, interleaved: bool, 
         copy(dst_sb[:, 0:full, :], turned_psum[:, 0:full, 0:rows], number)
     if rest > 0:
         copy(dst_sb[0:rest, full, :], turned_psum[0:rest, full, 0:rows], number)
+
+
+def turn_blocks(dst_sb: nl.NkiTensor, rows_sb: nl.NkiTensor, group: int) -> None:
+    """dst_sb (group, B, R) = the transpose of each ``group`` columns of rows_sb (R, at most B * group), R <= 128.
+
+    Unlike ``turn_rows``, on trn1 it is a product with the identity, which spreads NaN over a tile."""
+    rows, columns = rows_sb.shape
+    slots = max(1, BANK_BYTES // (nl.tile_size.pmax * item_bytes(rows_sb.dtype)))
+    full = columns // group
+    for b0 in range(0, full, slots):
+        b1 = min(full, b0 + slots)
+        turned_psum = nl.ndarray((group, b1 - b0, rows), dtype=rows_sb.dtype, buffer=nl.psum)
+        for b in range(b0, b1):
+            part_sb = rows_sb[:, b * group : (b + 1) * group]
+            nisa.nc_transpose(dst=turned_psum[:, b - b0, :], data=part_sb, engine=nisa.engine.tensor)
+        copy(dst_sb[:, b0:b1, :], turned_psum, b0 // slots)
+    rest = columns - full * group
+    if rest > 0:
+        turned_psum = nl.ndarray((rest, rows), dtype=rows_sb.dtype, buffer=nl.psum)
+        nisa.nc_transpose(dst=turned_psum, data=rows_sb[:, full * group : columns], engine=nisa.engine.tensor)
+        copy(dst_sb[0:rest, full, :], turned_psum, 1)
+
+
+def unit_matrix(dtype: Any) -> nl.NkiTensor:
+    """The identity (128, 128) in SBUF."""
+    ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=dtype, buffer=nl.sbuf)
+    unit_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=dtype, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sb, value=1.0)
+    keep_where(unit_sb, ones_sb, 1, -1, 0, nl.equal)
+    return unit_sb
 
 
 def copy(dst: nl.NkiTensor, src: nl.NkiTensor, number: int) -> None:

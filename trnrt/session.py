@@ -17,7 +17,7 @@ from trnrt.cache.plan_files import save_partition
 from trnrt.cache.plans import PlanCache
 from trnrt.errors import DeviceError, OptionError
 from trnrt.importer import ImportedModel, import_model
-from trnrt.inputs.drawing import draw
+from trnrt.inputs.drawing import blank, draw
 from trnrt.neuron.device import device_target, logical_config
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.machine.timing import Range
@@ -207,9 +207,8 @@ class InferenceSession:
 
         ``partition``: the batch's parts, if known; otherwise they are planned.
         """
-        drawn = self.random_inputs(1) if self.model.parameters else {}
-        values = {name: drawn[name] for name in self.model.parameters}
-        return self._planner.latency(self.shapes_for(batch), values, partition)
+        self.blank_inputs()  # refuses inputs that set what an operator does
+        return self._planner.latency(self.shapes_for(batch), {}, partition)
 
     def choose_buckets(self, expected: Mapping[int, float], most: int = MOST_BUCKETS) -> tuple[int, ...]:
         """Choose at most ``most`` buckets with the least predicted latency for batches of these sizes and weights.
@@ -218,9 +217,11 @@ class InferenceSession:
         """
         if not isinstance(self.model.batch, str):
             raise OptionError("the model has no open batch: it needs no buckets")
-        reason = self.mixing(self.random_inputs(2))
+        reason = self.mixing(self.blank_inputs(2))
         if reason is not None:
-            raise OptionError(f"the rows of the model are not independent: {reason}")
+            raise OptionError(
+                f"the rows of the model are not independent: {reason}", hint="each batch is compiled for its own size"
+            )
         return choose_buckets(expected, lambda rows: self.latency(rows).us, most=most)
 
     def shapes_for(self, batch: int = 1) -> dict[str, tuple[int, ...]]:
@@ -234,6 +235,14 @@ class InferenceSession:
         """
         check_kinds(self.model)
         return draw(self.model, self.shapes_for(batch or 1), batch, seed)
+
+    def blank_inputs(self, batch: int = 1) -> dict[str, Array]:
+        """Zeros or empty texts for each input, where only shapes and types matter.
+
+        InputError for an input that sets what an operator does.
+        """
+        check_kinds(self.model)
+        return blank(self.model, self.shapes_for(batch))
 
     def mixing(self, arrays: Mapping[str, Array], rows: int = 1) -> str | None:
         """Why rows of a batch with inputs like these may depend on each other; None if they do not.

@@ -445,9 +445,13 @@ def test_rows_that_depend_on_each_other_are_a_batch_by_themselves(tmp_path: Path
     )
     path = tmp_path / "mixing.onnx"
     onnx.save(model, path)
-    document = trnrt("plan", path, "--rps", "100", "--p99", "10ms", "--rows", "6", "--json").document
-    assert list(document["predicted_us"]) == ["6"]
-    assert document["chosen"]["waiting"]["batch"] == 1
+    outcome = trnrt("plan", path, "--rps", "100", "--p99", "10ms", "--rows", "6", "--json")
+    assert list(outcome.document["predicted_us"]) == ["6"]
+    assert outcome.document["chosen"]["waiting"]["batch"] == 1
+    assert outcome.document["mergeable"] is False
+    assert "requests are not merged: the rows of a batch are not independent, Softmax" in outcome.err
+    text = trnrt("plan", path, "--rps", "100", "--p99", "10ms", "--rows", "6").out
+    assert "each request is a batch by itself" in " ".join(text.split())
 
 
 def test_rows_that_come_together_only_are_asked_for_together(tmp_path: Path) -> None:

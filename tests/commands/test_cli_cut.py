@@ -35,6 +35,41 @@ def test_the_printed_commands_work(refused: Path) -> None:
     assert ways["fallback"]["on_cpu"] == 1 and ways["fallback"]["crossings_us"] > 0
 
 
+OPEN = "(float[N,C,6] x) => (float[N,C,6] y) { a = Relu(x)  b = Hardmax(a)  y = Exp(b) }"
+
+
+def test_the_printed_commands_keep_the_flags(tmp_path: Path) -> None:
+    """Without them, the model would be planned in another way, or not at all."""
+    path = tmp_path / "open.onnx"
+    onnx.save(modelled(OPEN, {}), path)
+    flags = ["--shape", "x=5x6", "--dtype", "bfloat16", "--target", "trn1", "--batch", "3", "--max-instructions", "900"]
+    printed = [line.strip() for line in trnrt("inspect", path, *flags).out.splitlines() if line.startswith("  trnrt ")]
+    cut, fallback = (shlex.split(command)[1:] for command in printed)
+    assert trnrt(*cut).code == 0
+    document = trnrt(*fallback, "--json").document
+    assert (document["dtype"], document["target"], document["batch"]) == ("bfloat16", "trn1", 3)
+    assert document["parts"] and trnrt("inspect", path, "--fallback", "onnxruntime").code == 2
+    assert trnrt("inspect", path.with_name("open_cut.onnx"), *flags).code == 0
+
+
+def test_an_end_on_the_cpu_has_no_round_trip(tmp_path: Path) -> None:
+    """The kernel's outputs cross to the host without the fallback, too; and so do its inputs."""
+    path = tmp_path / "end.onnx"
+    onnx.save(modelled("(float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = Hardmax(a) }", {}), path)
+    outcome = trnrt("inspect", path)
+    assert "1 of 2 nodes on the CPU: no round trip; the CPU's own time is not predicted" in outcome.out
+    assert trnrt("inspect", path, "--json").document["ways_out"]["fallback"]["crossings_us"] == 0
+    onnx.save(modelled("(float[2,3] x) => (float[2,3] y) { a = Hardmax(x)  y = Relu(a) }", {}), path)
+    profile = trnrt("profile", path, "--fallback", "onnxruntime", "--json").document
+    alone = modelled("(float[2,3] a) => (float[2,3] y) { y = Relu(a) }", {})
+    onnx.save(alone, tmp_path / "alone.onnx")
+    assert profile["predicted_us"] == trnrt("profile", tmp_path / "alone.onnx", "--json").document["predicted_us"]
+
+
+def test_the_usage_line_names_what_must_be_given() -> None:
+    assert "Usage: trnrt cut [OPTIONS] MODEL --outputs NAME... -o OUT.onnx" in trnrt("cut", "--help").out
+
+
 def test_printed_commands_take_no_name_for_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = modelled(REFUSED, {})

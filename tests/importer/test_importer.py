@@ -372,3 +372,13 @@ def test_the_importer_can_be_the_first_room_that_is_imported() -> None:
     root = Path(__file__).parents[2]
     ran = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_an_operator_that_tf2onnx_keeps_has_its_own_hint() -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { y = Erf(x) }'
+    )
+    proto.graph.node[0].op_type = "Erfc"
+    with pytest.raises(ModelFileError, match="'Erfc', which ONNX's opset 17 doesn't have") as caught:
+        import_model(proto.SerializeToString())
+    assert "gelu with approximate=True" in (caught.value.hint or "")

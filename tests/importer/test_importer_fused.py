@@ -318,12 +318,30 @@ def test_rotary_embedding(interleaved: int, places: str) -> None:
 # -- other operators --------------------------------------------------------------------------------------
 
 
+def test_max_pool_of_channels_last() -> None:
+    text = """(int8[N,7,7,5] x) => (int8[N,4,4,5] y)
+        { y = com.microsoft.NhwcMaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x) }"""
+    feeds = {"x": RANDOM.integers(-128, 128, (2, 7, 7, 5)).astype(np.int8)}
+    assert operators(check_rewriting(modelled(text, {}), feeds)) == {"Transpose", "MaxPool"}
+
+
+@pytest.mark.parametrize("opset", [10, 17])
+@pytest.mark.parametrize("value", ["", ", v"])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+def test_pad(mode: str, value: str, opset: int) -> None:
+    text = f"""(float[N,3,4] x) => (float[N,5,7] y) {{ y = com.microsoft.Pad<mode="{mode}">(x, p{value}) }}"""
+    constants = {"p": np.array([[0, 1, 2, 0, 1, 1]]), "v": np.array([1.5], np.float32)}
+    given = {name: array for name, array in constants.items() if name in f"p{value}"}
+    assert operators(check_rewriting(modelled(text, given, opset))) == {"Pad"}
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ('y = com.microsoft.FusedConv<activation="Cube">(x, w)', "activation='Cube'"),
         ("y, y1 = com.microsoft.SkipLayerNormalization(x, x, g) z = Neg(y1)", "its output 1 is used"),
         ("y = com.microsoft.FusedMatMul<transA=1>(x, g)", "a transposed matrix with a vector"),
+        ("y = com.microsoft.Pad(x, n)", "3 pads for 4 dimensions"),
         ("y = com.microsoft.Attention<num_heads=2>(x, x, g)", "the weight is not a constant"),
         ("y = com.microsoft.Attention<num_heads=5>(x, h, g)", "num_heads=5 for weights of shape"),
     ],
@@ -331,7 +349,7 @@ def test_rotary_embedding(interleaved: int, places: str) -> None:
 def test_what_cannot_be_rewritten_has_a_reason(text: str, reason: str) -> None:
     proto = modelled(
         f"(float[1,8,8,8] x) => (float y, float z) {{ {text} z = Abs(x) }}".replace("z = Neg(y1) z", "z = Neg(y1) z2"),
-        {"w": numbers(4, 8, 3, 3), "g": numbers(8), "h": numbers(8, 24)},
+        {"w": numbers(4, 8, 3, 3), "g": numbers(8), "h": numbers(8, 24), "n": np.array([1, 2, 3])},
     )
     left = [node for node in import_model(proto.SerializeToString()).model.graph if LEFT in node.meta]
     assert len(left) == 1 and reason in left[0].meta[LEFT]

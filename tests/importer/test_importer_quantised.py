@@ -149,6 +149,17 @@ def test_products_of_matrices(name: str) -> None:
     check_rewriting(modelled(MATMULS[name], constants, 19))
 
 
+@pytest.mark.parametrize("opset", [11, 21])
+@pytest.mark.parametrize("last", [0, 1])
+def test_onnxruntimes_own_quantised_convolution(last: int, opset: int) -> None:
+    """At the level all, onnxruntime writes it for channels last."""
+    x, y = ("2,6,6,3", "2,3,3,4") if last else ("2,3,6,6", "2,4,3,3")
+    text = f"""(uint8[{x}] x) => (uint8[{y}] y) {{ y = com.microsoft.QLinearConv
+        <channels_last={last}, pads=[1,1,1,1], strides=[2,2]>(x, s, z, w, ws, wz, t, u, bias) }}"""
+    weights = {"w": KERNEL, "ws": BY_CHANNEL, "wz": np.zeros(4, np.int8), "bias": BIAS}
+    check_rewriting(modelled(text, DATA | weights, opset))
+
+
 def test_a_quantised_convolution_with_integers_at_both_ends() -> None:
     text = """(uint8[2,3,6,6] x) => (uint8[2,4,3,3] y)
         { y = QLinearConv<pads=[1,1,1,1], strides=[2,2]>(x, s, z, w, ws, wz, t, u, bias) }"""
@@ -178,12 +189,29 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+NUMBERS = {"s": S, "t": T, "z": U8, "u": DATA["u"], "i": I8, "ys": scales(4), "q": scales(-8), "r": scales(-5)}
+NUMBERS |= {"o": np.array(0, np.uint8)}
+
+
 @pytest.mark.parametrize("opset", [11, 13, 19])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_between_dequantising_and_quantising(name: str, opset: int) -> None:
-    numbers = {"s": S, "t": T, "z": U8, "u": DATA["u"], "i": I8, "ys": scales(4), "q": scales(-8), "r": scales(-5)}
-    numbers |= {"o": np.array(0, np.uint8)}
-    check_rewriting(modelled(FUNCTIONS[name].format(f"com.microsoft.{name.split()[0]}"), numbers, opset))
+    check_rewriting(modelled(FUNCTIONS[name].format(f"com.microsoft.{name.split()[0]}"), NUMBERS, opset))
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "QLinearWhere"])
+def test_shapes_of_quantised_operators_are_known(name: str) -> None:
+    """Paddle computes the shape of a flattened image from the image's Shape."""
+    kind = "uint8" if "(uint8[" in FUNCTIONS[name].split("=>")[1] else "int8"
+    zero = "z" if kind == "uint8" else "i"
+    flatten = f"""g = DequantizeLinear(h, s, {zero})  n = Shape(g)  b = Slice(n, zero, one)  m = Concat<axis=0>(b, rest)
+        f = Reshape(g, m)  y = QuantizeLinear(f, s, {zero}) }}}}"""
+    head, body = FUNCTIONS[name].replace("{{ y =", "{{ h =").split("=>")
+    body = f"({kind}[R,E] y) " + body[body.index("{{") :].replace("}}", flatten)
+    sizes = {"zero": np.array([0]), "one": np.array([1]), "rest": np.array([-1])}
+    proto = modelled(f"{head}=> {body}".format(f"com.microsoft.{name.split()[0]}"), NUMBERS | sizes, 19)
+    view = check_rewriting(proto)
+    assert "Shape" not in ops(view)
 
 
 DYNAMIC = {

@@ -237,3 +237,42 @@ def test_few_results_leave_in_one_store(rows: int, stores: int) -> None:
     specs = [Spec(shape, "float32") for shape in ((rows, 256), (128, 2 * 1000), (1, 1000))]
     instructions = trace(body, *specs, target="trn2").instructions
     assert sum(i.operation.name == "dma_copy" and not i["dst"].storage.on_chip for i in instructions) == stores
+
+
+@pytest.mark.parametrize("added", ["hbm", "features"])
+@pytest.mark.parametrize("result", ["hbm", "rows", "features"])
+@pytest.mark.parametrize("act", ["none", "gelu"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_another_tensor_is_added(added: str, result: str, act: str, target: str) -> None:
+    rows, features, outputs = 150, 140, 200
+    x, w, r = drawn((rows, features), 0), drawn((features, outputs), 1), drawn((rows, outputs), 2)
+
+    def body(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
+        more = features_in_sbuf(r).expand_dim(2) if added == "features" else r
+        if result == "features":
+            tile = sbuf_features(rows, outputs, x.dtype)
+            linear_features(tile, x, w, b, features, outputs, act, added=more)
+            return features_to_hbm(tile, outputs)
+        dst = hbm((rows, outputs), x.dtype) if result == "hbm" else sbuf_rows(rows, outputs, x.dtype)
+        linear_rows(dst, x, w, b, features, act, added=more)
+        return dst if result == "hbm" else rows_to_hbm(dst, rows)
+
+    b = drawn((outputs,), 3)
+    bias = prepared_columns(b) if result == "features" else b.reshape(1, -1)
+    got = call(body, x, prepared_linear(w), bias, r, target=target)
+    x64, w64, b64, r64 = (a.astype(np.float64) for a in (x, w, b, r))
+    magnitude = np.abs(x64) @ np.abs(w64) + np.abs(b64) + np.abs(r64)
+    check(got, ACTIVATIONS[act](x64 @ w64 + b64) + r64, magnitude, features + 1)
+
+
+def test_nan_that_is_added_stays_in_its_row() -> None:
+    r = drawn((130, 64), 2)
+    r[7, 3] = np.nan
+
+    def body(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
+        dst = hbm((130, 64), x.dtype)
+        linear_rows(dst, x, w, b, 20, added=features_in_sbuf(r).expand_dim(2))
+        return dst
+
+    got = call(body, drawn((130, 20), 0), prepared_linear(drawn((20, 64), 1)), drawn((1, 64), 3), r, target="trn1")
+    assert np.argwhere(np.isnan(got)).tolist() == [[7, 3]]

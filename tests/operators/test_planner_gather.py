@@ -144,7 +144,7 @@ def test_a_saved_plan_still_prepares_its_numbers() -> None:
     session = trnrt.InferenceSession(modelled(graph, {"t": TABLE}).SerializeToString(), cache=False)
     partition = session.partition(3)
     (node,) = decode(*encode(partition)).parts[0].plan.before  # type: ignore[union-attr]
-    assert node.compute(ints(5, -1, 0)).tolist() == [[5], [39], [0]]
+    assert node.compute(ints(5, -1, 0)).tolist() == [5, 39, 0]
     assert node.compute(ints(5, -1, 0)).dtype == np.int32
 
 

@@ -174,7 +174,7 @@ def test_a_cut_leaves_what_runs() -> None:
     assert [info.name for info in part.outputs] == list(cut.outputs)
     run_both(onnx.load_from_string(content), IMAGE)
     cost = fallback_cost(model, {"x": (1, 3, 12, 12)}, options)
-    assert cost is not None and cost.on_cpu == 4 and cost.crossings_us > 0
+    assert cost is not None and cost.on_cpu == 4 and cost.crossings_us == 0  # nothing follows on the device
 
 
 def test_a_cut_is_tried_until_it_runs() -> None:

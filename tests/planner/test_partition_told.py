@@ -212,7 +212,7 @@ def test_an_output_that_is_neither_tensor_nor_list_is_refused() -> None:
     session = trnrt.InferenceSession(model.SerializeToString(), fallback="onnxruntime")
     with pytest.raises(UnsupportedModelError) as caught:
         session.run(None, {"x": drawn(2, 3)})
-    assert [(b.node, b.reason) for b in caught.value.blockers] == [("z", "it is a optional(float32), not a tensor")]
+    assert [(b.node, b.reason) for b in caught.value.blockers] == [("z", "its type is optional(float32), not a tensor")]
 
 
 def test_a_model_of_very_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
     ),
     "pool of four dimensions": (
         "(float[N,2,3,3,3,3] x) => (float[n,2,a,b,c,d] y) { y = MaxPool<kernel_shape=[2,2,2,2]>(x) }",
-        (2, 2, 3, 3, 3, 3), {}, "MaxPool", "MaxPool over 4 dimensions", "volumes (N, C, D, H, W) are supported",
+        (2, 2, 3, 3, 3, 3), {}, "MaxPool", "MaxPool over 4 dimensions", "a Reshape before and after",
     ),
     "indices of a pool of volumes": (
         "(float[N,2,6,6,6] x) => (float[n,2,2,2,2] y, int64[n,2,2,2,2] i) { y, i = MaxPool<kernel_shape=[5,5,5]>(x) }",
@@ -83,8 +83,8 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
     ),
     "coordinates": (
         '(float[N,2,4,4] x) => (float[n,2,h,k] y) { y = Resize<coordinate_transformation_mode="odd">(x, , s) }',
-        (1, 2, 4, 4), {"s": np.array([1, 1, 2, 2], np.float32)}, "Resize", "coordinate_transformation_mode=odd",
-        "align_corners",
+        (1, 2, 4, 4), {"s": np.array([1, 1, 2, 2], np.float32)}, "Resize",
+        "coordinate_transformation_mode=odd; ONNX knows half_pixel", "export it again",
     ),
     "large conv": (
         "(float[N,1,2,12000] x) => (float[n,1,h,k] y) { y = Conv<dilations=[1,11000]>(x, w) }", (1, 1, 2, 12000),

@@ -96,6 +96,43 @@ def test_it_is_kept_and_profiled(tmp_path: Path) -> None:
     assert [(step.name, step.time_us) for step in found] == [(step.name, step.time_us) for step in profile.steps]
 
 
+# -- rows that are joined with other dimensions ------------------------------------------------------
+
+
+def tokens() -> onnx.ModelProto:
+    """Token ids to a first token, which is repeated for the batch, and theirs; normalised, and multiplied."""
+    graph = """(int64[N,5] ids) => (float[N,6,16] y, float[N,5,16] t) {
+        t = Gather(words, ids)  s = Shape(ids)  n = Slice(s, zero, one, zero)  to = Concat<axis=0>(n, one_sixteen)
+        e = Expand(first, to)  k = Concat<axis=1>(e, t)  l = LayerNormalization(k, scale, shift)
+        m = MatMul(l, w)  y = Add(m, k) }"""
+    constants = {
+        "words": drawn(9, 16),
+        "first": drawn(1, 1, 16, seed=1),
+        "scale": drawn(16),
+        "shift": drawn(16, seed=2),
+    }
+    numbers = {"zero": np.array([0]), "one": np.array([1]), "one_sixteen": np.array([1, 16])}
+    return modelled(graph, constants | numbers | {"w": drawn(16, 16) / 4})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_tokens_go_with_their_row(rows: int, dtype: str) -> None:
+    """Tensors of rows times tokens, of numbers that the host prepares, and a constant that is the same for each row."""
+    session = session_of(tokens(), dtype, choices=in_passes(rows))
+    feeds = {"ids": np.arange(20).reshape(4, 5) % 9}
+    outputs = session.run(None, feeds)
+    assert session.last_run.plan is not None and f"for row in range(0, 4, {rows}):" in session.last_run.plan.source
+    for ours, theirs in zip(outputs, onnxruntimes(tokens(), feeds), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    assert validate_layers(session, feeds).passed
+
+
+def test_a_constant_that_differs_by_row_stays_whole() -> None:
+    model = modelled("(float[4,3] x) => (float[4,3] y) { y = Add(x, c) }", {"c": drawn(4, 3)})
+    assert session_of(model, choices=in_passes(2)).plan(4).source.count("for row in") == 0
+
+
 # -- when ---------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,8 @@ from typer.core import TyperArgument, TyperOption
 
 def command_section(name: str, command: Any) -> list[str]:
     """The lines of a command's section: its name with the arguments, its text, and a table of its flags."""
-    arguments = " ".join(p.name.upper() for p in command.params if isinstance(p, TyperArgument) and p.name)
+    shown = (p.name for p in command.params if isinstance(p, TyperArgument) and not p.hidden)
+    arguments = " ".join(name.upper() for name in shown if name)
     lines = [f"## {name} {arguments}".rstrip(), "", " ".join((command.help or "").split()), ""]
     lines += ["| flag | meaning |", "|---|---|"]
     for parameter in command.params:

@@ -132,6 +132,7 @@ _LEFT_OUT = """## What stays out
 
 Every other operator of ONNX is refused; the table has the reason and the way out, as in the error. A node whose inputs
 are all constants may be computed when the model is read; `trnrt inspect` then shows it as folded.
+[One file of every kind](exports.md) shows what becomes of whole models, as PyTorch, Keras and others export them.
 """
 
 

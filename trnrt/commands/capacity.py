@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt.commands.opening import fixed_batch, open_session
-from trnrt.commands.options import EFFORT, DType, Reporting
+from trnrt.commands.options import EFFORT, Reporting
 from trnrt.commands.records import CapacityDemand, Planning, SessionOptions
+from trnrt.commands.repeating import planning_flags
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import note, render, working
@@ -64,18 +65,7 @@ def plan_capacity(model: Path, options: SessionOptions, asked: CapacityDemand, r
 
 def serve_command(model: Path, planning: Planning) -> tuple[str, ...]:
     """The command line that serves the model as it was opened, without its workers and its batch."""
-    words = ["trnrt", "serve", str(model)]
-    if planning.target is not None:
-        words += ["--target", planning.target]
-    if planning.dtype is not DType.FLOAT32:
-        words += ["--dtype", planning.dtype.value]
-    if planning.fallback_name is not None:
-        words += ["--fallback", planning.fallback_name]
-    for name, sizes in planning.shapes.items():
-        words += ["--shape", (f"{name}=" if name else "") + "x".join(map(str, sizes))]
-    if planning.max_instructions is not None:
-        words += ["--max-instructions", str(planning.max_instructions or "none")]
-    return tuple(words)
+    return ("trnrt", "serve", str(model), *planning_flags(planning))
 
 
 def _predict_served(
@@ -110,10 +100,13 @@ def _sizes(session: InferenceSession, asked: CapacityDemand) -> list[int] | None
     from trnrt.capacity.assumptions import DEFAULT_MOST
 
     fixed = fixed_batch(session)
-    if session.model.batch is None or session.mixing(session.random_inputs(max(2, fixed or 2))) is not None:
+    if session.model.batch is None:
+        return None
+    if (mixes := session.mixing(session.blank_inputs(max(2, fixed or 2)))) is not None:
         if fixed is not None and asked.rows != fixed:
             reason = f"--rows {asked.rows}: the model takes {fixed} rows at a time, which depend on each other"
             raise OptionError(reason, hint=f"use --rows {fixed}")
+        note(f"requests are not merged: the rows of a batch are not independent, {mixes}")
         return None
     if fixed is not None:
         if asked.max_batch is not None:

@@ -28,7 +28,9 @@ def exit_codes() -> Iterator[None]:
         complain(str(error), _hint(error))
         raise typer.Exit(error.exit_code) from error
     except MemoryError as error:
-        complain(f"not enough memory: {error}" if str(error) else "not enough memory", "use fewer rows")
+        complain(
+            f"not enough memory: {error}" if str(error) else "not enough memory", "use fewer rows, or smaller inputs"
+        )
         raise typer.Exit(OptionError.exit_code) from error
     except BrokenPipeError as error:
         _close_stdout()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trnrt.commands.opening import check_rows, fixed_batch, open_session, target_notes
 from trnrt.commands.options import Reporting, Stage
 from trnrt.commands.records import SessionOptions, Viewing
+from trnrt.commands.repeating import inspect_flags
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
 from trnrt.report.console import complain, render, working
@@ -46,7 +47,7 @@ def inspect(model: Path, options: SessionOptions, viewing: Viewing, reporting: R
         with working("planning"):
             partition = session.partition(rows)
     except UnsupportedModelError as error:
-        _refuse(session, model, rows, error, reporting)
+        _refuse(session, model, inspect_flags(options, viewing.batch), rows, error, reporting)
         return False
     _save_plan(partition, viewing.save_plan)
     if viewing.why is not None:
@@ -155,9 +156,14 @@ def _cost_parts(cost: PlanCost) -> list[Any]:
 
 
 def _refuse(
-    session: InferenceSession, path: Path, rows: int, error: UnsupportedModelError, reporting: Reporting
+    session: InferenceSession,
+    path: Path,
+    flags: Sequence[str],
+    rows: int,
+    error: UnsupportedModelError,
+    reporting: Reporting,
 ) -> None:
-    """Print every blocker, and the ways out that work."""
+    """Print every blocker, and the ways out that work; ``flags`` are those of this command."""
     from trnrt.planner.parts.ways_out import fallback_cost, find_cut
     from trnrt.report.tables import blockers_table
 
@@ -167,7 +173,7 @@ def _refuse(
             shapes = session.shapes_for(rows)
             cut = find_cut(session.model, shapes, session.options, [blocker.node for blocker in error.blockers])
             cost = fallback_cost(session.model, shapes, session.options)
-    ways = ways_out_lines(path, cut, cost)
+    ways = ways_out_lines(path, flags, cut, cost)
     document = unsupported_document(session.name, _known_nodes(session, error), error.blockers)
     document["ways_out"] = {"cut": cut and asdict(cut), "fallback": cost and asdict(cost)}
     # A command must stay on one line, to be copied: no terminal's width bounds it.
@@ -176,17 +182,22 @@ def _refuse(
     complain(f"{name_text(session.name)} can't run on the NeuronCore, for {count_text(len(error.blockers), 'reason')}")
 
 
-def ways_out_lines(path: Path, cut: Cut | None, cost: FallbackCost | None) -> list[str]:
-    """The commands that avoid a refusal, with what each keeps or costs. No cut at tensors whose names aren't ASCII."""
+def ways_out_lines(path: Path, flags: Sequence[str], cut: Cut | None, cost: FallbackCost | None) -> list[str]:
+    """The commands that avoid a refusal, with what each keeps or costs. No cut at tensors whose names aren't ASCII.
+
+    ``flags`` are those of the refused command: the fallback needs them, too.
+    """
     lines = []
     if cut is not None and all(name.isprintable() and name.isascii() for name in cut.outputs):
         out = _path_argument(path.with_name(f"{path.stem}_cut.onnx"))
         lines.append(f"  trnrt cut {_path_argument(path)} {_outputs_argument(cut.outputs)} -o {out}")
         lines.append(f"    keeps {cut.kept:,} of {count_text(cut.nodes, 'node')}, all on the NeuronCore")
     if cost is not None:
-        lines.append(f"  trnrt inspect {_path_argument(path)} --fallback onnxruntime")
-        trips = f"round trips of {cost.crossings_us:,.1f} us, and the CPU's own time"
-        lines.append(f"    {cost.on_cpu:,} of {count_text(cost.nodes, 'node')} on the CPU: {trips}")
+        words = [_path_argument(path), *map(shlex.quote, flags), "--fallback onnxruntime"]
+        lines.append(f"  trnrt inspect {' '.join(words)}")
+        trips = f"round trips of {cost.crossings_us:,.1f} us" if cost.crossings_us else "no round trip"
+        on_cpu = f"{cost.on_cpu:,} of {count_text(cost.nodes, 'node')} on the CPU"
+        lines.append(f"    {on_cpu}: {trips}; the CPU's own time is not predicted")
     return lines
 
 

@@ -136,7 +136,8 @@ def writing_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OptionError(f"can't write into {quote(str(directory))}: {reason_text(error)}") from error
+        hint = "name a directory" if directory.exists() and not directory.is_dir() else None
+        raise OptionError(f"can't write into {quote(str(directory))}: {reason_text(error)}", hint=hint) from error
 
 
 def _drawn_text(feeds: Mapping[str, npt.NDArray[Any]], seed: int) -> str:
@@ -149,13 +150,11 @@ def _drawn_text(feeds: Mapping[str, npt.NDArray[Any]], seed: int) -> str:
 
 def _check_size(session: InferenceSession, rows: int) -> None:
     """Refuse random inputs too large for the machine's memory."""
-    values = 0
-    for tensor in session.model.inputs:
-        dims = tensor.shape[1:] if session.model.batch is not None else tensor.shape
-        values += rows * math.prod(dim for dim in dims if isinstance(dim, int))
+    shapes = session.shapes_for(rows).values()
+    values = sum(math.prod(shape) if session.model.batch is None else rows * math.prod(shape[1:]) for shape in shapes)
     if values * _BYTES_DRAWN > LARGEST_INPUT:
         raise InputError(
             f"{count_text(rows, 'random row')} of this model need {size_text(values * _BYTES_DRAWN)}; "
             f"the limit is {size_text(LARGEST_INPUT)}",
-            hint="ask for fewer rows",
+            hint="ask for fewer rows, or for smaller ones (--shape)",
         )

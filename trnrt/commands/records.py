@@ -383,6 +383,19 @@ _ORDER = ("Arguments", *PANELS, "Options")
 class Verb(TyperCommand):
     """A verb whose ``--help`` groups its flags; typer itself groups them in rich help only."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line: arguments, and the flags that must be given."""
+        pieces = [self.options_metavar] if self.options_metavar else []
+        for parameter in self.get_params(ctx):
+            if getattr(parameter, "hidden", False):
+                continue
+            metavar = parameter.metavar or parameter.name.upper()
+            if parameter.param_type_name == "argument":
+                pieces.append(metavar if parameter.required else f"[{metavar}]")
+            elif parameter.required:
+                pieces.append(f"{parameter.opts[0]} {metavar}")
+        return pieces
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the groups in the order of ``PANELS``."""
         groups: dict[str, list[tuple[str, str]]] = {}

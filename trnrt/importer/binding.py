@@ -135,7 +135,7 @@ def _check_given(
     symbols: dict[str, int] = {}
     for name, info in declared.items():
         if info.dtype.endswith(")"):
-            blocker = Blocker(name, "input", f"it is a {info.dtype}, not a tensor")
+            blocker = Blocker(name, "input", f"its type is {info.dtype}, not a tensor", "export the model without it")
             raise UnsupportedModelError(imported.name, [blocker])
         if name not in shapes:
             raise InputError(f"input {quote(name)} has no shape", hint=f"expected {shape_text(info.shape)}")
@@ -186,6 +186,6 @@ def _unresolved_reasons(imported: ReadModel, shapes: dict[str, Shape], folder: F
         if found.whatever_shapes or all(isinstance(dim, int) for info in imported.inputs for dim in info.shape):
             raise ModelFileError(f"{one_line(imported.name)}: {found.text}", hint=found.hint)
         given = list_text(f"{quote(name)} {shape}" for name, shape in shapes.items())
-        raise InputError(f"the model can't take the input shapes {given}: {found.text}")
+        raise InputError(f"the model can't take the input shapes {given}: {found.text}", hint="Give other sizes.")
     for problem in problems:
         yield problem.text

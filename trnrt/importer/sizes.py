@@ -42,7 +42,12 @@ def find_too_large(graph: ir.Graph) -> Iterator[Blocker]:
 def _check_tensor(value: ir.Value, name: str, op: str) -> Iterator[Blocker]:
     shape = static_shape(value) or ()
     if len(shape) > MOST_AXES:
-        yield Blocker(name, op, f"a tensor of {len(shape)} dimensions; trnrt takes up to {MOST_AXES}")
+        yield Blocker(
+            name,
+            op,
+            f"a tensor of {len(shape)} dimensions; trnrt takes up to {MOST_AXES}",
+            "join dimensions by a Reshape",
+        )
     elif _bytes(value) > LARGEST_TENSOR:
         size = f"a tensor of shape {shape}, {in_words(_bytes(value))}"
         yield Blocker(name, op, f"{size}; trnrt takes up to {in_words(LARGEST_TENSOR)}", _SMALLER)

@@ -79,3 +79,19 @@ def draw(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], batch: int
         drawn = generator.integers(0, below, shape) if kind.kind in "iub" else generator.random(shape)
         arrays[info.name] = drawn.astype(kind)
     return arrays
+
+
+def blank(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """Zeros or empty texts for each input of these ``shapes``, where only shapes and types matter.
+
+    InputError for an input that sets what an operator does: zeros would set something else.
+    """
+    for name in model.parameters:
+        raise InputError(
+            f"input {quote(name)} holds an operator's shape, axes or count: the plan depends on its value",
+            hint="export the model with it as a constant",
+        )
+    return {
+        info.name: np.full(shapes[info.name], "" if info.dtype == "str" else 0, as_numpy(info.dtype))
+        for info in model.inputs
+    }

@@ -16,6 +16,7 @@ from trnrt.operators import batch
 from trnrt.operators.elementwise import add_cast
 from trnrt.operators.movement import add_take, copying, moves
 from trnrt.operators.record import CHEAP, COUNTS, NEVER, Index
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.walk import FLOATS, INTEGERS, Blocked, Lowering, attribute
 from trnrt.planner.plan import Array
@@ -81,7 +82,7 @@ def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
         if len(view.shape) == 1:
             view = view.broadcast((1, *view.shape))
         if np.any(picks < 0) or np.any(picks >= view.shape[-1]):
-            raise Blocked(f"an index outside the {view.shape[-1]} columns of its input")
+            raise Blocked(f"an index outside the {view.shape[-1]} columns of its input", WRONG)
         add_take(lowering, node, view, len(view.shape) - 1, picks.reshape(-1), "constant columns: access patterns")
         return
     if table is None or (picks is None and not lowering.is_on_host(node.inputs[1])):

@@ -15,11 +15,13 @@ from trnrt.operators.arranging import arrange_parameter
 from trnrt.operators.bounds import sums
 from trnrt.operators.conv_steps import NO_POOL, ConvLayer, ConvStep, ConvTransposeStep, fits_kernel, is_cramped
 from trnrt.operators.fusing import MONOTONIC, following_rounding, following_sum, next_activation
+from trnrt.operators.patches import add_patches
 from trnrt.operators.pool import counts_alike, read_pool
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.volumes import lower_volume_conv, lower_volume_transpose, too_large
 from trnrt.operators.windows import Pair, Window, image_size, read_transposed, read_volume_window, read_window
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.blocked import FALLBACK, WRONG
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Operand
@@ -44,13 +46,13 @@ def _layer(lowering: Lowering, node: ir.Node, transposed: bool) -> ConvLayer:
     shape, seen = lowering.shape(weight), lowering.shape(source)
     groups = int(attribute(node, "group", 1))
     if len(shape) not in (3, 4, 5):
-        hint = "rows (N, C, W), images (N, C, H, W) and volumes (N, C, D, H, W) are supported"
+        hint = f"rows (N, C, W), images (N, C, H, W) and volumes (N, C, D, H, W) are supported; {FALLBACK}"
         raise Blocked(f"a convolution over {len(shape) - 2} dimensions", hint)
     kernel = image_size(shape)
     outputs = shape[1] * groups if transposed else shape[0]
     inner = shape[0] // groups if transposed else shape[1]
     if seen[1] != inner * groups or outputs % groups:
-        raise Blocked(f"{groups} groups of {seen[1]} channels, with weights of shape {shape}")
+        raise Blocked(f"{groups} groups of {seen[1]} channels, with weights of shape {shape}", WRONG)
     return ConvLayer(seen[1], outputs, kernel, groups)
 
 
@@ -80,8 +82,11 @@ def _parameters(
 def lower_conv(lowering: Lowering, node: ir.Node) -> None:
     """A convolution; a following activation and pooling are computed in the same pass."""
     given = _layer(lowering, node, False)
+    window = _image_window(lowering, node, given.kernel)
+    if add_patches(lowering, node, window):
+        return
     source, shape = lowering.operand(node.inputs[0]), lowering.shape(node.outputs[0])
-    window, size = _image_window(lowering, node, given.kernel), image_size(shape)
+    size = image_size(shape)
     layer = None if window is None else _choose_layer(given, as_dtype(lowering.dtype).itemsize, shape[0], size, window)
     if window is None or layer is None:
         lower_volume_conv(lowering, node, given)

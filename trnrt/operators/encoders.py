@@ -20,6 +20,7 @@ from trnrt.operators.integers import truncate
 from trnrt.operators.linear import linear_step
 from trnrt.operators.programs import Program, Register, Term, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration, NotApplicable
+from trnrt.planner.lowering.blocked import FALLBACK, WRONG, use_float32
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.integers import EXACT
 from trnrt.planner.lowering.row_numbers import read_view
@@ -135,7 +136,7 @@ def lower_one_hot_encoder(lowering: Lowering, node: ir.Node) -> None:
         if source.dtype in FLOATS:
             x = truncate(program, x)
         if categories.size and np.abs(categories).max() > EXACT[lowering.dtype]:
-            raise Blocked(f"categories beyond {EXACT[lowering.dtype]:.0f}", "use dtype float32, or smaller numbers")
+            raise Blocked(f"categories beyond {EXACT[lowering.dtype]:.0f}", use_float32(lowering.dtype))
         program.apply("equal", x, program.source(categories.astype(np.float32)))
     add_compute(lowering, node, program)
 
@@ -144,7 +145,7 @@ def _categories(node: ir.Node) -> Array:
     """The categories of a OneHotEncoder: int64, or strings."""
     numbers, texts = attribute(node, "cats_int64s", ()), attribute(node, "cats_strings", ())
     if not len(numbers) and not len(texts):
-        raise Blocked("an encoder without categories", "fit it before the model is exported")
+        raise Blocked("an encoder without categories", WRONG)
     if len(numbers):
         return np.array(numbers, np.int64)
     return np.array([text.decode() if isinstance(text, bytes) else text for text in texts], object)
@@ -253,7 +254,7 @@ def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
     assert source is not None
     keys, values = _encoder_list(node, "keys"), _encoder_list(node, "values")
     if keys is None or values is None or keys.size != values.size:
-        raise Blocked("its keys and values are not two lists of the same length")
+        raise Blocked("its keys and values are not two lists of the same length", WRONG)
     if keys.dtype.kind == "f" and lowering.graph.opset_imports.get("ai.onnx.ml", 1) < 4:
         # onnxruntime finds NaN from this version on.
         keys, values = keys[~np.isnan(keys)], values[~np.isnan(keys)]
@@ -294,9 +295,8 @@ def _encode_on_device(lowering: Lowering, node: ir.Node, keys: Array, values: Ar
     """Compare with all keys; the product with the values picks the one that is hit, and exactly, as others are 0."""
     made = node.outputs[0]
     if keys.dtype == object or lowering.dtype != "float32":
-        raise Blocked(
-            "a look-up of computed numbers in 16 bits, or by strings", "use dtype float32 and numbers as keys"
-        )
+        way = FALLBACK if keys.dtype == object else use_float32(lowering.dtype)
+        raise Blocked("a look-up of computed numbers in 16 bits, or by strings", way)
     source = lowering.operand(node.inputs[0], short_integers=True)
     rows = prod(source.shape)
     missing = np.isnan(keys) if keys.dtype.kind == "f" else np.zeros(keys.shape, bool)

@@ -13,7 +13,7 @@ from trnrt.operators import batch
 from trnrt.operators.movement import add_take, can_move, moves
 from trnrt.operators.programs import Program, add_program
 from trnrt.operators.record import CHEAP, COUNTS, Index
-from trnrt.planner.lowering.refusals import FALLBACK
+from trnrt.planner.lowering.blocked import FALLBACK, WRONG
 from trnrt.planner.lowering.row_numbers import row_numbers
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering, attribute, node_name, value_name
@@ -44,7 +44,7 @@ def lower_gather(lowering: Lowering, node: ir.Node) -> None:
         _look_up(lowering, node, view, axis)
         return
     if np.any(picked < -size) or np.any(picked >= size):
-        raise Blocked(f"an index outside the {size} elements of dimension {axis}")
+        raise Blocked(f"an index outside the {size} elements of dimension {axis}", WRONG)
     indices = (picked % size).reshape(-1)
     add_take(lowering, node, view, axis, indices, "constant indices: an access pattern for each run of them")
 
@@ -54,7 +54,7 @@ def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
     dimension."""
     indices, made = node.inputs[1], node.outputs[0]
     if indices is None or indices.dtype not in INTEGERS:
-        raise Blocked("the indices are no integers")
+        raise Blocked("the indices are no integers", WRONG)
     rest = [d for d in range(len(view.shape)) if d != axis]
     sizes = tuple(view.shape[d] for d in rest)
     table = lowering.operand_of(view.permute((axis, *rest)))
@@ -76,7 +76,8 @@ def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
 
 
 def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int) -> Operand:
-    """The indices as the device takes them: int32 (R, 1), from 0 to ``size`` - 1."""
+    """The indices as the device takes them: int32, from 0 to ``size`` - 1, in their own shape, so that passes can take
+    some rows; the step reads them as (R, 1)."""
     view = lowering.index_view(indices)
     compute = partial(
         row_numbers,
@@ -88,9 +89,9 @@ def _row_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: int
         reader=f"Gather '{printable(node_name(node))}'",
     )
     name = lowering.spare_name(f"{node_name(node)}.numbers")
-    tensor = DeviceTensor(name, (prod(view.shape), 1), "int32")
+    tensor = DeviceTensor(name, view.shape or (1,), "int32")
     lowering.prepare(tensor, HostNode(node_name(node), "Gather", (view.root,), name, compute))
-    return Operand(name, tensor.shape)
+    return Operand(name, (prod(view.shape), 1))
 
 
 def check_range(lowering: Lowering, indices: ir.Value, size: int) -> None:

@@ -20,6 +20,7 @@ from trnrt.operators.gather import GatherStep, check_range
 from trnrt.operators.movement import can_move, moves
 from trnrt.operators.programs import Program, Register, add_program
 from trnrt.operators.record import SMALL
+from trnrt.planner.lowering.blocked import WRONG, use_float32
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.integers import EXACT
 from trnrt.planner.lowering.row_numbers import read_view
@@ -101,7 +102,7 @@ def _numbers(lowering: Lowering, node: ir.Node, places: _Places) -> Operand:
         try:
             numbers = find(constant, strides=dense_strides(constant.shape), offset=0, what="")
         except InputError:
-            raise Blocked(f"an index outside the {places.sizes} elements of its dimensions") from None
+            raise Blocked(f"an index outside the {places.sizes} elements of its dimensions", WRONG) from None
         host = HostNode(node_name(node), operator_name(node), (), name, partial(constant_array_of, array=numbers))
     else:
         view = lowering.index_view(indices)
@@ -154,7 +155,7 @@ def _compute_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, place
         raise Blocked(
             f"computed indices into {most} elements: {lowering.dtype} counts them only up to "
             f"{EXACT[lowering.dtype]:.0f}",
-            "use dtype float32, or make the indices an input of the model",
+            f"make the indices an input of the model; {use_float32(lowering.dtype)}",
         )
     check_range(lowering, indices, min(places.sizes))
     program, view = Program(), lowering.view_of(indices, short_integers=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from trnrt.operators.programs import Program, Register
+from trnrt.planner.lowering.blocked import use_float32
 from trnrt.planner.lowering.integers import EXACT, is_exact, limits_before_wrapping
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering
 
@@ -22,6 +23,7 @@ def check_integers(lowering: Lowering, value: ir.Value) -> None:
     lowering.mark_whole_numbers(value)  # so that the nodes after it are not blamed
     found, most = lowering.wholes.limits_of(value), EXACT[lowering.dtype]
     hint = f"{lowering.dtype} is exact for those up to {most:.0f}: cast to a float before it, or limit them (Clip)"
+    hint += f"; {use_float32(lowering.dtype)}"
     if found is None:
         raise Blocked("integers of unknown size", hint)
     if limits_before_wrapping(lowering.wholes, value) is not None:

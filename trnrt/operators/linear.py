@@ -14,16 +14,17 @@ from trnrt.kernels import linear
 from trnrt.kernels.linear import MAX_FEATURES
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import sums
-from trnrt.operators.fusing import next_activation
+from trnrt.operators.fusing import following_sum, next_activation
 from trnrt.operators.matmul import product_step
 from trnrt.operators.programs import Program, Register, add_compute, term
 from trnrt.operators.record import SMALL, Declaration
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.lowering.weights import PARTITIONS
 from trnrt.planner.plan import Array, Layout
-from trnrt.planner.steps import WORKING_BYTES, Call, Operand, Step, Tensors, WeightName
+from trnrt.planner.steps import WORKING_BYTES, Call, Operand, SourceName, Step, Tensors, WeightName
 
 # Bytes per partition of a bias that is loaded ahead for every row of the batch: as much as one transfer of weights
 # (prefetching.PIECE_BYTES), as the first product waits for it. The kernel itself spreads a wider bias over the rows.
@@ -35,7 +36,7 @@ _LOAD_BYTES = (32768, 8192, 4096)
 
 @dataclass(kw_only=True)
 class LinearStep(Step):
-    """``act(source @ weight + bias)`` with weight (F, O) and bias (O,).
+    """``act(source @ weight + bias)`` with weight (F, O) and bias (O,), plus the second source, if there is one.
 
     ``prepared``: weights in the kernels' layout, by step and positions; laying out large ones takes seconds.
     """
@@ -45,6 +46,7 @@ class LinearStep(Step):
     act: str
     prepared: dict[tuple[str, int], Array] = field(default_factory=dict)
     outputs: range | None = None  # those of the whole layer that a share of it makes
+    added: bool = False  # the last source is added to the result
 
     def _image(self, tensors: Tensors) -> tuple[int, int]:
         """(channels, positions) of a flattened image, (F, 1) of plain features."""
@@ -54,7 +56,9 @@ class LinearStep(Step):
         return self.weight.shape[0], 1
 
     def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
-        stored = shapes.shape(self.sources[0].value)
+        stored = shapes.shape(self.sources[position].value)
+        if self.added and position == len(self.sources) - 1 and position:
+            return (Layout.FEATURES, Layout.HBM) if stored == self.shape else (Layout.HBM,)
         if stored == (self.shape[0], self.weight.shape[0]):
             return (Layout.FEATURES, Layout.HBM)
         if len(stored) == 4 and (stored[0], prod(stored[1:])) == (self.shape[0], self.weight.shape[0]):
@@ -65,10 +69,10 @@ class LinearStep(Step):
         return (Layout.FEATURES, Layout.ROWS, Layout.HBM)
 
     def multiplied_sources(self) -> list[Operand]:
-        return self.sources
+        return self.sources[:1]
 
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        return self.shape if position is None else (self.shape[0], self.weight.shape[0])
+        return (self.shape[0], self.weight.shape[0]) if position == 0 else self.shape
 
     def on_chip_view(self, name: str, layout: Layout, stored: tuple[int, ...]) -> str:
         """The kernels read (P, B, S, N): one position of plain features, or the pixels of a flattened image."""
@@ -85,10 +89,11 @@ class LinearStep(Step):
         return Call(
             module="linear",
             kernel="linear_features" if by_features else "linear_rows",
-            args=(WeightName("w"), WeightName("b")),
+            args=(SourceName(0), WeightName("w"), WeightName("b")),
             options={"features": features}
             | ({"outputs": self.weight.shape[1]} if by_features else {})
             | ({"act": self.act} if self.act != "none" else {})
+            | ({"added": SourceName(len(self.sources) - 1)} if self.added else {})
             | self.tuned,
             weights={"w": self._prepare_weight(positions)},
             biases={"b": bias},
@@ -103,7 +108,7 @@ class LinearStep(Step):
 
     def share(self, number: int, count: int) -> LinearStep | None:
         outputs = self.shape[1] // count
-        if self.shape[1] % count:
+        if self.shape[1] % count or self.added:
             return None
         own = range(number * outputs, (number + 1) * outputs)
         weight, bias = self.weight[:, own.start : own.stop], self.bias[own.start : own.stop]
@@ -124,8 +129,9 @@ class LinearStep(Step):
 
     def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
         load = int(self.tuned.get("load_bytes", linear.LOAD_BYTES))
-        on_chip = tensors.layout(self.sources[0].value) is not Layout.HBM
-        return min(WORKING_BYTES, linear.linear_tile_bytes(self.shape[0], on_chip, held, load))
+        on_chip = all(tensors.layout(source.value) is not Layout.HBM for source in self.sources)
+        in_place = tensors.layout(self.output) is not Layout.HBM
+        return min(WORKING_BYTES, linear.linear_tile_bytes(self.shape[0], on_chip, held, load, in_place))
 
 
 def _bias_row(bias: Array, outputs: int) -> Array | None:
@@ -180,7 +186,7 @@ def _matrix(lowering: Lowering, node: ir.Node, position: int, turned: str) -> Vi
     """A or B of a Gemm, transposed if the attribute says so."""
     view = lowering.view_of(node.inputs[position])
     if len(view.shape) != 2:
-        raise Blocked(f"{'AB'[position]} has {len(view.shape)} dimensions; Gemm takes matrices")
+        raise Blocked(f"{'AB'[position]} has {len(view.shape)} dimensions; Gemm takes matrices", WRONG)
     return view.permute((1, 0)) if attribute(node, turned, 0) else view
 
 
@@ -258,9 +264,12 @@ def _added_row(lowering: Lowering, node: ir.Node, product: ir.Value, outputs: in
 
 def _add_linear(lowering: Lowering, nodes: list[ir.Node], source: Operand, weight: Array, bias: Array) -> None:
     act, more = next_activation(lowering, nodes[-1].outputs[0], nodes[0])
-    nodes = nodes + more
+    added, adding = following_sum(lowering, (nodes + more)[-1])
+    nodes = nodes + more + adding
     step = linear_step(nodes[0], source, value_name(nodes[-1].outputs[0]), weight, bias, act)
     step.prepared = lowering.prepared
+    if added is not None:
+        step.sources, step.added = [source, added], True
     lowering.add(step, nodes, "a matrix product on the tensor engine")
 
 

@@ -15,6 +15,7 @@ from trnrt.operators.bounds.case import Case, exact
 from trnrt.operators.bounds.rounding import unit_of
 from trnrt.operators.conv_steps import ConvStep
 from trnrt.operators.record import CHEAP, COUNTS, NEVER, Declaration
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.moving import move_step
 from trnrt.planner.lowering.views import View
@@ -318,7 +319,7 @@ def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     """Channels to pixels and back: a transpose of six dimensions."""
     view = can_move(lowering, node.inputs[0])
     if len(view.shape) != 4:
-        raise Blocked(f"{node.op_type} of {len(view.shape)} dimensions; only images (N, C, H, W) are supported")
+        raise Blocked(f"{node.op_type} of {len(view.shape)} dimensions; only images (N, C, H, W) are supported", WRONG)
     n, c, h, w = view.shape
     b = int(attribute(node, "blocksize", 1))
     mode = attribute(node, "mode", "DCR")
@@ -399,7 +400,7 @@ _PAD_MODES = ("edge", "reflect", "wrap")
 def _pad_by_index(lowering: Lowering, node: ir.Node, view: View, begins: list[int], ends: list[int], mode: str) -> None:
     """Edge, reflect and wrap: one dimension after the other, each by the indices that it takes."""
     if mode not in _PAD_MODES:
-        raise Blocked(f"mode={mode}", f"constant, {', '.join(_PAD_MODES)} are supported")
+        raise Blocked(f"mode={mode}; ONNX knows constant, {', '.join(_PAD_MODES)}", WRONG)
     picks = {}
     for axis, (size, begin, end) in enumerate(zip(view.shape, begins, ends, strict=True)):
         if begin or end:

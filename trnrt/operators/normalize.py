@@ -13,6 +13,7 @@ from trnrt.importer.rewriting.orders import CHANNELS_FIRST, CHANNELS_LAST
 from trnrt.importer.values import input_at, is_used
 from trnrt.kernels.normalize import MAX_COLUMNS
 from trnrt.kernels.normalize_channels import MAX_CHANNELS, normalize_channels_bytes
+from trnrt.kernels.normalize_features import MAX_WIDTH, normalize_features_bytes
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds import normalize as bounds
 from trnrt.operators.movement import reshape_view
@@ -20,6 +21,7 @@ from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.reduce import L1, L2, Reduction, add_reduce, add_statistic, checked_axes, nonempty_shape
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.blocked import FALLBACK, WRONG
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.plan import Array, Layout
@@ -80,7 +82,7 @@ def _check_size(lowering: Lowering, value: ir.Value | None, size: int, name: str
     """Block an input that doesn't have ``size`` numbers."""
     given = None if value is None else lowering.shape(value)
     if given is None or prod(given) != size:
-        raise Blocked(f"{name} of shape {given}; it must have {size} numbers")
+        raise Blocked(f"{name} of shape {given}; it must have {size} numbers", WRONG)
 
 
 def _check_inference(lowering: Lowering, node: ir.Node) -> None:
@@ -124,8 +126,13 @@ class NormalizeStep(Step):
     eps: float
     kernel: str = "normalize_rows"
 
+    @property
+    def columns(self) -> int:
+        """The length of a row."""
+        return prod(self.shape) // self.rows
+
     def hbm_view(self, position: int | None) -> tuple[int, ...]:
-        return self.sources[position].shape if position else (self.rows, prod(self.shape) // self.rows)
+        return self.sources[position].shape if position else (self.rows, self.columns)
 
     def call(self, tensors: Tensors) -> Call:
         args: list[SourceName | WeightName | float | None] = [SourceName(0)]
@@ -140,6 +147,42 @@ class NormalizeStep(Step):
                 args.append(WeightName(key))
                 biases[key] = coefficient.astype(np.float32)
         return Call("normalize", self.kernel, (*args, self.eps), biases=biases)
+
+
+@dataclass(kw_only=True)
+class EncoderNormalizeStep(NormalizeStep):
+    """Normalised rows with a constant scale and bias (1, columns) or None each, between the layers of an encoder: their
+    features may be on the partitions. ``together``: the rows of an item of the batch."""
+
+    together: int
+
+    def reads(self, position: int, shapes: Tensors) -> tuple[Layout, ...]:
+        same = shapes.shape(self.sources[0].value) == self.shape
+        return (Layout.FEATURES, Layout.HBM) if same else (Layout.HBM,)
+
+    def writes(self) -> tuple[Layout, ...]:
+        return (Layout.FEATURES, Layout.HBM)
+
+    def working_bytes(self, tensors: Tensors, *, held: bool) -> int:
+        if not self._on_chip(tensors):
+            return super().working_bytes(tensors, held=held)
+        return normalize_features_bytes(self.columns, 4)
+
+    def _on_chip(self, tensors: Tensors) -> bool:
+        """True if the source or the result has its features on the partitions."""
+        return Layout.FEATURES in {tensors.layout(self.sources[0].value), tensors.layout(self.output)}
+
+    def call(self, tensors: Tensors) -> Call:
+        if not self._on_chip(tensors):
+            return super().call(tensors)
+        lay_out = weights.columns if tensors.layout(self.output) is Layout.FEATURES else partial(weights.rows, count=1)
+        biases = {}
+        for key, coefficient, default in (("scale", self.scale, 1.0), ("bias", self.bias, 0.0)):
+            row = np.full(self.columns, default) if coefficient is None else np.asarray(coefficient)
+            biases[key] = lay_out(row.reshape(-1).astype(np.float32))
+        args = (SourceName(0), *map(WeightName, biases), self.columns, self.eps, self.together)
+        held = tuple(biases) if tensors.layout(self.output) is Layout.FEATURES else ()
+        return Call("normalize_features", "normalize_features", args, biases=biases, held=held)
 
 
 @dataclass(kw_only=True)
@@ -202,10 +245,15 @@ def _add_rows(
     columns = prod(nonempty_shape(source.shape)) // rows
     if columns > MAX_COLUMNS:
         raise Blocked(f"rows of {columns} elements; the kernel takes {MAX_COLUMNS}")
+    name, output = (
+        lowering.spare_name(f"{output}.step") if output else node_name(node),
+        output or value_name(node.outputs[0]),
+    )
+    computed = list(dict.fromkeys(c for c in (scale, bias) if isinstance(c, Operand)))
     step = NormalizeStep(
-        name=lowering.spare_name(f"{output}.step") if output else node_name(node),
-        sources=[source, *dict.fromkeys(c for c in (scale, bias) if isinstance(c, Operand))],
-        output=output or value_name(node.outputs[0]),
+        name=name,
+        sources=[source, *computed],
+        output=output,
         shape=source.shape,
         rows=rows,
         scale=scale,
@@ -213,8 +261,12 @@ def _add_rows(
         eps=eps,
         kernel=kernel,
     )
+    by_column = all(c is None or c.size == columns for c in (scale, bias) if not isinstance(c, Operand))
+    if kernel == "normalize_rows" and not computed and by_column and columns <= MAX_WIDTH:
+        fields = vars(step) | {"shape": (rows, columns), "together": max(1, rows // (source.shape or (1,))[0])}
+        step = EncoderNormalizeStep(**fields)
     lowering.add(step, [node], "a row a partition: differences to a number near the mean, their variance, scaling")
-    return Operand(step.output, step.shape)
+    return Operand(step.output, source.shape)
 
 
 @_normalization(
@@ -300,7 +352,9 @@ def _column_coefficients(lowering: Lowering, value: ir.Value | None, shape: Shap
     while len(given) > len(shape) and given[0] == 1:
         given = given[1:]
     if len(given) > len(shape) or any(n not in (1, size) for n, size in zip(given[::-1], shape[::-1], strict=False)):
-        raise Blocked(f"{what} of shape {lowering.shape(value)} for rows of {shape}", "apply it by a Mul and an Add")
+        raise Blocked(
+            f"{what} of shape {lowering.shape(value)} for rows of {shape}", f"apply it by a Mul and an Add; {FALLBACK}"
+        )
     constant = lowering.constant(value)
     if constant is not None:
         return np.broadcast_to(constant.reshape(given), shape).reshape(1, -1)
@@ -343,7 +397,7 @@ def lower_group_normalization(lowering: Lowering, node: ir.Node) -> None:
     images, channels = source.shape[0], _channels(source)
     groups = int(attribute(node, "num_groups", 0))
     if groups < 1 or channels % groups:
-        raise Blocked(f"num_groups={groups} of {channels} channels")
+        raise Blocked(f"num_groups={groups} of {channels} channels", WRONG)
     for what, value in zip(("scale", "bias"), node.inputs[1:3], strict=True):
         _check_size(lowering, value, channels, what)
     eps = float(attribute(node, "epsilon", 1e-5))
@@ -369,7 +423,7 @@ def lower_lp_normalization(lowering: Lowering, node: ir.Node) -> None:
     """Rows along an axis over their 1- or 2-norm; rows of zeros stay zero."""
     p = attribute(node, "p", 2)
     if p not in (1, 2):
-        raise Blocked(f"p={p}; ONNX knows 1 and 2")
+        raise Blocked(f"p={p}; ONNX knows 1 and 2", WRONG)
     source = lowering.operand(node.inputs[0])
     axes = checked_axes((attribute(node, "axis", -1),), len(source.shape))
     divide_by_norm(lowering, node, source, axes, L1 if p == 1 else L2)
@@ -434,7 +488,7 @@ def lower_lrn(lowering: Lowering, node: ir.Node) -> None:
     """Each element over a power of the sum of squares in a window of channels."""
     source = lowering.operand(node.inputs[0])
     if len(nonempty_shape(source.shape)) < 3:
-        raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be batch, channels and positions")
+        raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be batch, channels and positions", WRONG)
     step = LrnStep(
         name=node_name(node),
         sources=[source],

@@ -19,6 +19,7 @@ from trnrt.operators.programs import Program, Term, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration, NotApplicable
 from trnrt.operators.reduce import L1, L2, Reduction
 from trnrt.operators.rows import ArgmaxStep, add_softmax
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, operator_name, value_name
 from trnrt.planner.plan import Array, HostNode
@@ -114,14 +115,14 @@ def _numbers(node: ir.Node, name: str, columns: int, default: float) -> Array | 
     if given.size == 1:
         return float(given[0])
     if given.size != columns:
-        raise Blocked(f"{name} has {given.size} numbers for {columns} columns")
+        raise Blocked(f"{name} has {given.size} numbers for {columns} columns", WRONG)
     return given
 
 
 def _columns(source: Operand) -> int:
     """The length of rows."""
     if not source.shape:
-        raise Blocked("a tensor of 0 dimensions; there must be rows")
+        raise Blocked("a tensor of 0 dimensions; there must be rows", WRONG)
     return source.shape[-1]
 
 
@@ -174,7 +175,7 @@ def lower_normalizer(lowering: Lowering, node: ir.Node) -> None:
     """Rows over their largest element, or their 1- or 2-norm; a row with the norm 0 stays unchanged."""
     name = attribute(node, "norm", "MAX")
     if name not in _NORMS:
-        raise Blocked(f"norm={name!r}; ONNX knows MAX, L1 and L2")
+        raise Blocked(f"norm={name!r}; ONNX knows MAX, L1 and L2", WRONG)
     source = lowering.operand(node.inputs[0])
     _columns(source)
     divide_by_norm(lowering, node, source, (len(source.shape) - 1,), _NORMS[name])
@@ -185,10 +186,10 @@ def _linear(lowering: Lowering, node: ir.Node, output: str, count: int) -> Opera
     source = lowering.operand(node.inputs[0])
     columns = _columns(source)
     if count < 1:
-        raise Blocked(f"{count} results for each row")
+        raise Blocked(f"{count} results for each row", WRONG)
     coefficients = np.array(attribute(node, "coefficients", ()), np.float32)
     if coefficients.size != count * columns:
-        raise Blocked(f"{coefficients.size} coefficients for {count} results of {columns} columns")
+        raise Blocked(f"{coefficients.size} coefficients for {count} results of {columns} columns", WRONG)
     given = attribute(node, "intercepts", ())
     intercepts = np.array(given, np.float32) if given else np.zeros(count, np.float32)
     if intercepts.size != count:
@@ -269,7 +270,7 @@ def lower_zip_map(lowering: Lowering, node: ir.Node) -> None:
     labels = attribute(node, "classlabels_strings", ()) or attribute(node, "classlabels_int64s", ())
     scores = lowering.operand(node.inputs[0])
     if not labels or prod(scores.shape[1:]) != len(labels):
-        raise Blocked(f"{len(labels)} labels for rows of {prod(scores.shape[1:])} scores")
+        raise Blocked(f"{len(labels)} labels for rows of {prod(scores.shape[1:])} scores", WRONG)
     zipped = partial(_zip_scores, labels=tuple(labels))
     lowering.host.append(HostNode(node_name(node), operator_name(node), (scores.value,), value_name(made), zipped))
     lowering.mark_list(made)

@@ -17,6 +17,7 @@ from trnrt.operators.programs import Program, add_compute, add_program
 from trnrt.operators.record import NEVER, Declaration
 from trnrt.operators.volume_pools import Averages, pool_volumes, read_axes
 from trnrt.operators.windows import Pair, Window, pixel_rows, read_pair
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.steps import Operand
@@ -31,12 +32,12 @@ def read_pool(lowering: Lowering, node: ir.Node) -> Window:
     shape = _source_shape(lowering, node)
     dimensions = len(shape) - 2
     if dimensions not in (1, 2):
-        hint = "rows (N, C, W), images (N, C, H, W) and volumes (N, C, D, H, W) are supported"
+        hint = "pool up to three dimensions at a time, with a Reshape before and after"
         raise Blocked(f"{node.op_type} over {dimensions} dimensions", hint)
     _check_outputs(node)
     kernel = tuple(int(k) for k in attribute(node, "kernel_shape", ()))
     if len(kernel) != dimensions:
-        raise Blocked(f"kernel_shape={list(kernel)}: {dimensions} numbers are expected")
+        raise Blocked(f"kernel_shape={list(kernel)}: {dimensions} numbers are expected", WRONG)
     for name in ("strides", "dilations"):
         read_pair(node, name, dimensions)
     return _window(node, shape[2:])[0]
@@ -55,7 +56,7 @@ def _window(node: ir.Node, sizes: tuple[int, ...]) -> tuple[Window, Pair]:
     """The window of a pooling node over images of ``sizes``, and the padding (bottom, right)."""
     spans = pool_spans(node, sizes)
     if spans is None:
-        raise Blocked(f"kernel_shape, strides, dilations and pads don't fit {len(sizes)} dimensions")
+        raise Blocked(f"kernel_shape, strides, dilations and pads don't fit {len(sizes)} dimensions", WRONG)
     if len(sizes) == 1:
         spans = [Span(0, 0, 1), *spans]
     taps = attribute(node, "kernel_shape", ())
@@ -80,7 +81,7 @@ def _source_shape(lowering: Lowering, node: ir.Node) -> tuple[int, ...]:
     """The shape of a pooling node's input."""
     shape = lowering.shape(node.inputs[0])
     if len(shape) < 2:
-        raise Blocked(f"{node.op_type} of a tensor of {len(shape)} dimensions; images (N, C, H, W) are expected")
+        raise Blocked(f"{node.op_type} of a tensor of {len(shape)} dimensions; images (N, C, H, W) are expected", WRONG)
     return shape
 
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.record import ON_CPU, SMALL, Declaration
-from trnrt.planner.lowering.refusals import FALLBACK
+from trnrt.planner.lowering.blocked import FALLBACK
 from trnrt.planner.lowering.walk import Blocked, Lowering
 
 

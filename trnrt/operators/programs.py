@@ -13,6 +13,7 @@ import onnx_ir as ir
 from trnrt.kernels import compute_ops, compute_tiles
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.blocked import use_float32
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, node_name, value_name
 from trnrt.planner.lowering.weights import PARTITIONS
@@ -265,5 +266,5 @@ def _exact_constant(lowering: Lowering, constant: Array) -> Array:
     stored = numbers.astype(as_dtype(dtype).numpy).astype(np.float64)
     if not (stored == constant.astype(np.float64)).all() or (np.abs(stored) > 2.0**53).any():
         wrong = int(constant.reshape(-1)[np.argmax((stored != constant).reshape(-1))])
-        raise Blocked(f"the integer {wrong} in a constant, which {dtype} does not hold", "use floats, or dtype float32")
+        raise Blocked(f"the integer {wrong} in a constant, which {dtype} does not hold", use_float32(dtype))
     return numbers

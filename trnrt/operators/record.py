@@ -117,6 +117,39 @@ class Operator(Declaration):
 _RECORDS: dict[tuple[str, str], Operator] = {}
 
 
+@dataclass(frozen=True)
+class Group:
+    """Nodes that one step computes although not each follows the one before, such as attention's, in the graph's
+    order; ``lower`` makes the step, or returns False: then they are lowered one by one."""
+
+    nodes: tuple[ir.Node, ...]
+    lower: Callable[[Any], bool]
+
+
+Finder = Callable[[Any], list[Group]]
+"""Find the groups of one kind in the graph of a ``Lowering``."""
+_FINDERS: list[Finder] = []
+
+
+def finds_groups(find: Finder) -> Finder:
+    """Register a function that finds groups."""
+    _FINDERS.append(find)
+    return find
+
+
+def find_groups(lowering: Any) -> list[Group]:
+    """The groups in the graph of a lowering; no node is in two."""
+    records()
+    found: list[Group] = []
+    taken: set[ir.Node] = set()
+    for find in _FINDERS:
+        for group in find(lowering):
+            if taken.isdisjoint(group.nodes):
+                found.append(group)
+                taken.update(group.nodes)
+    return found
+
+
 @cache
 def records() -> Mapping[tuple[str, str], Operator]:
     """(domain, name) -> record of every declared operator. The first call imports the families."""

@@ -16,6 +16,7 @@ from trnrt.kernels.linear import MAX_FEATURES
 from trnrt.operators import order, shapes
 from trnrt.operators.record import NEVER, Declaration, NotApplicable
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.blocked import FALLBACK, WRONG, use_float32
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, is_static, node_name, value_name
@@ -126,7 +127,7 @@ def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
     is_first = bool(attribute(node, "layout", 0))
     sequences = lowering.view_of(node.inputs[0])
     if len(sequences.shape) != 3:
-        raise Blocked(f"X has {len(sequences.shape)} dimensions; a recurrent layer takes 3")
+        raise Blocked(f"X has {len(sequences.shape)} dimensions; a recurrent layer takes 3", WRONG)
     sequences = sequences.permute((1, 0, 2)) if is_first else sequences
     steps, rows, features = sequences.shape
     if 0 in sequences.shape:
@@ -185,7 +186,8 @@ def _check_room(lowering: Lowering, kind: str, hidden: int) -> None:
     item = 4 if lowering.dtype == "float32" else 2
     taken = recurrent.recurrent_bytes(kind, hidden, item)
     if taken > recurrent.RECURRENT_BYTES:
-        way = "use --dtype bfloat16, which halves them" if item == 4 else "use fewer hidden units"
+        halved = item == 4 and recurrent.recurrent_bytes(kind, hidden, 2) <= recurrent.RECURRENT_BYTES
+        way = "use --dtype bfloat16, which halves them" if halved else f"use fewer hidden units; {FALLBACK}"
         raise Blocked(
             f"recurrent weights of {taken:,} bytes a partition; up to {recurrent.RECURRENT_BYTES:,} stay in SBUF", way
         )
@@ -198,10 +200,14 @@ def _functions(node: ir.Node, directions: int) -> tuple[str, ...]:
     names = tuple((name.decode() if isinstance(name, bytes) else name).lower() for name in listed)
     for name in names:
         if name not in KNOWN:
-            raise Blocked(f"the activation {name!r}", f"these are supported between steps: {', '.join(KNOWN)}")
+            raise Blocked(
+                f"the activation {name!r}", f"these are supported between steps: {', '.join(KNOWN)}; {FALLBACK}"
+            )
     each = len(default)
     if len(names) != each * directions or names != names[:each] * directions:
-        raise Blocked("directions with different activations", "export each direction as a layer of its own")
+        raise Blocked(
+            "directions with different activations", f"export each direction as a layer of its own; {FALLBACK}"
+        )
     return names[:each]
 
 
@@ -218,7 +224,10 @@ def _given_inputs(lowering: Lowering, node: ir.Node, kind: str, is_first: bool, 
     constant = lowering.constant(lengths)
     if lengths is not None and (constant is None or (constant < steps).any()):
         if steps > _COUNTED[lowering.dtype]:
-            raise Blocked(f"lengths of sequences of {steps} steps, which {lowering.dtype} doesn't count", "use float32")
+            raise Blocked(
+                f"lengths of sequences of {steps} steps, which {lowering.dtype} doesn't count",
+                use_float32(lowering.dtype),
+            )
         if constant is not None:
             operand = lowering.constant_operand(f"{value_name(lengths)}.numbers", constant.astype(np.float32))
             view = View.whole(operand.value, operand.shape)
@@ -266,7 +275,9 @@ def _prepare_input(
     shape = lowering.shape(value)
     assert value is not None
     if not lowering.is_input(value) or not lowering.view_of(value).is_whole:
-        raise Blocked(f"{WEIGHTS[position]} is computed", "its weights must be constants, or inputs of the model")
+        raise Blocked(
+            f"{WEIGHTS[position]} is computed", f"its weights must be constants, or inputs of the model; {FALLBACK}"
+        )
     name = lowering.spare_name(f"{value_name(value)}.prepared")
     laid = compute(np.zeros(shape, np.float32)).shape
     tensor = DeviceTensor(name, laid, lowering.dtype if short else "float32")

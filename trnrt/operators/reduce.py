@@ -16,6 +16,7 @@ from trnrt.operators.pool_steps import AveragePoolStep, PoolStep
 from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import CHEAP, NEVER, BoundRule, Declaration, Folding
 from trnrt.operators.windows import Window
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.steps import Call, Operand, Step, Tensors
@@ -157,7 +158,7 @@ def checked_axes(axes: Shape, rank: int) -> Shape:
     """The axes sorted, not negative, each once; blocks axes that the tensor doesn't have."""
     for axis in axes:
         if not -rank <= axis < rank:
-            raise Blocked(f"axis {axis} of a tensor of {rank} dimensions")
+            raise Blocked(f"axis {axis} of a tensor of {rank} dimensions", WRONG)
     return tuple(sorted({axis % rank for axis in axes}))
 
 

@@ -9,7 +9,8 @@ from functools import partial
 
 from trnrt.operators import batch, order, shapes
 from trnrt.operators.record import CHEAP, COUNTS, NEVER, ON_CPU, Declaration, Index, Refusal
-from trnrt.planner.lowering.refusals import FALLBACK, LATER, QUANTISED
+from trnrt.planner.lowering.blocked import FALLBACK
+from trnrt.planner.lowering.refusals import LATER, QUANTISED
 
 _INTEGERS = Refusal("arithmetic on integers beyond indices", f"export the model without it; {FALLBACK}")
 _SHAPES = Refusal(
@@ -55,7 +56,7 @@ _refused(_names("CastLike"), folds=CHEAP)(
     Refusal("a type that isn't known when the model is read", "export the model with Cast in its place")
 )
 _refused(_names("SwiGLU"), batch=batch.along_axis)(
-    Refusal("the operator is not supported", "export the model with opset 26 or earlier, which has Sigmoid and Mul")
+    Refusal("the operator is not supported", "export the model with opset 27 or earlier, which has Sigmoid and Mul")
 )
 _refused(_names("Shrink"), batch=batch.elementwise, order=order.unary, folds=CHEAP)(LATER)
 _refused(_names("Hardmax"), batch=batch.along_axis, order=order.softmax)(LATER)

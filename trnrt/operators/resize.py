@@ -16,6 +16,7 @@ from trnrt.operators.matmul import product_step
 from trnrt.operators.movement import add_takes, constant_numbers
 from trnrt.operators.programs import Program, add_compute
 from trnrt.operators.record import NEVER, Declaration
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.interpolation import (
     MODES,
     ROUNDINGS,
@@ -95,7 +96,7 @@ def lower_resize(lowering: Lowering, node: ir.Node) -> None:
     """Another number of elements along some axes; the scales or sizes are constants."""
     mode = attribute(node, "mode", "nearest")
     if mode not in ("nearest", "linear", "cubic"):
-        raise Blocked(f"mode={mode}", "export the model with nearest, linear or cubic interpolation")
+        raise Blocked(f"mode={mode}; ONNX knows nearest, linear and cubic", WRONG)
     axes = _axes(lowering, node)
     if all(axis.size == axis.result for axis in axes):
         # Then onnxruntime copies, whatever the scales and the roi are.
@@ -117,7 +118,7 @@ def _axes(lowering: Lowering, node: ir.Node) -> list[Axis]:
     old = node.op_type == "Upsample" or lowering.opset < 11
     mode = "asymmetric" if old else attribute(node, "coordinate_transformation_mode", "half_pixel")
     if mode not in MODES:
-        raise Blocked(f"coordinate_transformation_mode={mode}", f"supported are {', '.join(MODES)}")
+        raise Blocked(f"coordinate_transformation_mode={mode}; ONNX knows {', '.join(MODES)}", WRONG)
     named = [axis % rank for axis in attribute(node, "axes", tuple(range(rank)))]
     scales = _scales(lowering, node, shape, named)
     roi = _numbers(lowering, node, 1, "roi") if mode == "tf_crop_and_resize" else None
@@ -137,11 +138,11 @@ def _scales(lowering: Lowering, node: ir.Node, shape: Shape, named: list[int]) -
     scales = _numbers(lowering, node, position, "scales")
     if scales is not None:
         if len(scales) != len(named):
-            raise Blocked(f"{len(scales)} scales for {len(named)} axes")
+            raise Blocked(f"{len(scales)} scales for {len(named)} axes", WRONG)
         return scales.astype(np.float32)
     sizes = _numbers(lowering, node, 3, "sizes")
     if sizes is None or len(sizes) != len(named):
-        raise Blocked("neither scales nor sizes are given for its axes")
+        raise Blocked("neither scales nor sizes are given for its axes", WRONG)
     policy = attribute(node, "keep_aspect_ratio_policy", "stretch")
     ratios = sizes.astype(np.float32) / np.array([shape[d] for d in named], np.float32)
     if policy == "stretch":
@@ -164,7 +165,7 @@ def _add_nearest(lowering: Lowering, node: ir.Node, axes: list[Axis]) -> None:
     if node.op_type == "Upsample" or lowering.opset < 11:
         rounding = "simple"
     if rounding not in ROUNDINGS:
-        raise Blocked(f"nearest_mode={rounding}", f"supported are {', '.join(ROUNDINGS[:-1])}")
+        raise Blocked(f"nearest_mode={rounding}; ONNX knows {', '.join(ROUNDINGS[:-1])}", WRONG)
     indices = {d: nearest_indices(axis, rounding) for d, axis in enumerate(axes) if axis.moves}
     times = {d: _whole_times(indices[d], axes[d].size) for d in indices}
     if set(indices) <= {len(axes) - 2, len(axes) - 1} and all(times.values()):

@@ -21,6 +21,7 @@ from trnrt.operators.expectation import add_expectation
 from trnrt.operators.movement import integers
 from trnrt.operators.record import NEVER, SMALL, Declaration, NotApplicable
 from trnrt.operators.reduce import checked_axes, nonempty_shape
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import (
@@ -218,12 +219,12 @@ def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:
     else:
         given = integers(lowering, node, 1, "K")
         if given is None:
-            raise Blocked("the input K is missing", "connect it, or export the model again")
+            raise Blocked("the input K is missing", WRONG)
         if len(given) != 1:
-            raise Blocked(f"{len(given)} numbers for K")
+            raise Blocked(f"{len(given)} numbers for K", WRONG)
         k = given[0]
     if not 1 <= k <= columns:
-        raise Blocked(f"K={k} along an axis of {columns} elements")
+        raise Blocked(f"K={k} along an axis of {columns} elements", WRONG)
     if columns > topk.MAX_COLUMNS:
         raise Blocked(f"rows of {columns} elements; the kernel counts to {topk.MAX_COLUMNS}")
     found = topk.found_together(columns, k)

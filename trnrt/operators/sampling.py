@@ -14,7 +14,7 @@ from trnrt.operators import batch, order, shapes
 from trnrt.operators.bounds.case import Array, Case
 from trnrt.operators.bounds.rounding import operation_bound
 from trnrt.operators.record import NEVER, Declaration
-from trnrt.planner.lowering.refusals import FALLBACK
+from trnrt.planner.lowering.blocked import FALLBACK
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.steps import Call, Operand, Step, Tensors
@@ -63,7 +63,9 @@ def lower_grid_sample(lowering: Lowering, node: ir.Node) -> None:
     image, made = lowering.view_of(node.inputs[0]), node.outputs[0]
     mode, padding = attribute(node, "mode", "linear"), attribute(node, "padding_mode", "zeros")
     if len(image.shape) != 4:
-        raise Blocked(f"GridSample of a tensor of {len(image.shape)} dimensions", "images (N, C, H, W) are supported")
+        raise Blocked(
+            f"GridSample of a tensor of {len(image.shape)} dimensions", f"images (N, C, H, W) are supported; {FALLBACK}"
+        )
     if mode not in _MODES:
         raise Blocked(f"mode={mode}", f"export the model with linear or nearest sampling; {FALLBACK}")
     if padding not in _PADDINGS:
@@ -72,7 +74,7 @@ def lower_grid_sample(lowering: Lowering, node: ir.Node) -> None:
     if images * height * width > COUNTED:
         raise Blocked(
             f"{images} images of {height} x {width} pixels; the kernel counts to {COUNTED}",
-            "use fewer rows or smaller images",
+            f"use fewer rows or smaller images; {FALLBACK}",
         )
     table = lowering.operand_of(image.permute((0, 2, 3, 1)))
     grid = lowering.operand(node.inputs[1])

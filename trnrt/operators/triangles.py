@@ -15,6 +15,7 @@ from trnrt.operators.movement import bound_move, can_move, constant_numbers
 from trnrt.operators.programs import Program, add_compute
 from trnrt.operators.record import SMALL, Declaration
 from trnrt.operators.reduce import checked_axes, nonempty_shape
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name, value_name
 from trnrt.planner.steps import Call, Step, Tensors
@@ -97,7 +98,7 @@ def lower_trilu(lowering: Lowering, node: ir.Node) -> None:
     given = constant_numbers(lowering, node, 1, "k")
     shape = nonempty_shape(lowering.shape(node.inputs[0]))
     if len(shape) < 2:
-        raise Blocked(f"a tensor of {len(shape)} dimensions; there must be matrices")
+        raise Blocked(f"a tensor of {len(shape)} dimensions; there must be matrices", WRONG)
     k = 0 if given is None or not given.size else int(given[0])
     upper = bool(attribute(node, "upper", 1))
     ones = np.ones(shape[-2:], bool)

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from trnrt.importer.folding.spatial import pool_spans
 from trnrt.operators.pool_steps import AveragePoolStep, PoolStep
 from trnrt.operators.windows import Window, read_numbers
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.walk import Blocked, Lowering, node_name, value_name
 from trnrt.planner.steps import Operand
 
@@ -59,7 +60,7 @@ def read_axes(lowering: Lowering, node: ir.Node, *, needed: bool = False) -> lis
     kernel = tuple(map(int, node.attributes.get_ints("kernel_shape", ())))
     spans = pool_spans(node, sizes)
     if spans is None or len(kernel) != len(sizes):
-        raise Blocked(f"kernel_shape, strides, dilations and pads don't fit {len(sizes)} dimensions")
+        raise Blocked(f"kernel_shape, strides, dilations and pads don't fit {len(sizes)} dimensions", WRONG)
     strides, dilations = (read_numbers(node, name, len(sizes)) for name in ("strides", "dilations"))
     axes = [
         PoolAxis(kernel[d], strides[d], dilations[d], span.before, span.after, sizes[d], made[d])

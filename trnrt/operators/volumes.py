@@ -14,6 +14,7 @@ from trnrt.operators.fusing import following_sum, next_activation
 from trnrt.operators.volume_steps import STACKED, VolumeConvStep, as_volumes, choose_kernel, transposed_fits
 from trnrt.operators.windows import VolumeWindow, Window, read_transposed_volume, read_volume_window
 from trnrt.planner.lowering import weights
+from trnrt.planner.lowering.blocked import FALLBACK
 from trnrt.planner.lowering.walk import Blocked, Lowering, node_name, value_name
 from trnrt.planner.plan import Array
 from trnrt.planner.steps import Operand
@@ -117,4 +118,6 @@ def lower_volume_transpose(lowering: Lowering, node: ir.Node, layer: ConvLayer) 
 def too_large(channels: int, window: Window | VolumeWindow) -> Blocked:
     """The refusal of a convolution that no kernel has room for."""
     seen = f"a kernel of {window.kernel} with dilation {window.dilation} over {channels} channels"
-    return Blocked(f"what {seen} sees for one result exceeds SBUF", "use a smaller kernel, or less dilation")
+    return Blocked(
+        f"what {seen} sees for one result exceeds SBUF", f"use a smaller kernel, or less dilation; {FALLBACK}"
+    )

@@ -8,6 +8,7 @@ from math import prod
 
 import onnx_ir as ir
 
+from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.walk import Blocked, attribute
 
 Pair = tuple[int, int]
@@ -69,7 +70,7 @@ def read_numbers(node: ir.Node, name: str, dimensions: int) -> tuple[int, ...]:
     """Strides or dilations, by default 1."""
     values = attribute(node, name, (1,) * dimensions)
     if len(values) != dimensions:
-        raise Blocked(f"{name}={list(values)}: {dimensions} numbers are expected")
+        raise Blocked(f"{name}={list(values)}: {dimensions} numbers are expected", WRONG)
     return tuple(map(int, values))
 
 
@@ -86,7 +87,7 @@ def _read_pads(node: ir.Node, dimensions: int) -> tuple[int, ...]:
     """
     pads = attribute(node, "pads", (0, 0) * dimensions)
     if any(p < 0 for p in pads):
-        raise Blocked(f"pads={list(pads)}: negative padding", "slice the image before the node")
+        raise Blocked(f"pads={list(pads)}: negative padding", WRONG)
     return tuple(map(int, pads[:dimensions]))
 
 

@@ -30,6 +30,7 @@ from trnrt.planner.searching.search import Searched, search
 from trnrt.planner.sizing.counting import measure_size
 from trnrt.planner.steps import NO_CALL, Step
 
+_FIXED = "export the model with fixed shapes"
 # Notes show names in their ``repr``.
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
@@ -165,7 +166,7 @@ def _lower_graph(
     lowering = Lowering(view.model.graph, options.dtype, no_fuse, prepared)
     lowering.walk()
     lowering.settle_outputs()
-    blockers = lowering.blockers or [Blocker(model.name, "the model", reason) for reason in view.unresolved]
+    blockers = lowering.blockers or [Blocker(model.name, "the model", reason, _FIXED) for reason in view.unresolved]
     if blockers:
         raise UnsupportedModelError(model.name, blockers)
     leaving = _leaving_values(lowering)
@@ -333,7 +334,7 @@ def _identifier(value: str, module: KernelModule, *, swept: bool) -> str:
 def _stored_tensor(value: str, whole: Material, fitted: Fitted, *, swept: bool) -> StoredTensor:
     shape, layout = fitted.placed.shape(value), fitted.placed.layout(value)
     if fitted.rows != whole.batch and whole.batch is not None and value not in whole.constants:
-        shape = (whole.batch, *shape[1:])
+        shape = (shape[0] // (fitted.rows or 1) * whole.batch, *shape[1:])
     return StoredTensor(value, _identifier(value, fitted.module, swept=swept), shape, layout.value)
 
 

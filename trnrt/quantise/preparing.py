@@ -86,7 +86,9 @@ def prepare(model: ImportedModel, form: str) -> Prepared:
         wanted = ", ".join(op for op in PRODUCTS if op in LAYERS[form])
         raise QuantiseError(
             f"{name_text(model.name)} has nothing to quantise: no {wanted} that computes in float32",
-            hint="to quantise convolutions, give --data and leave --dynamic out" if form == "dynamic" else None,
+            hint="to quantise convolutions, give --data and leave --dynamic out"
+            if form == "dynamic"
+            else "run the model as it is; one in float64 or float16 must be exported in float32 first",
         )
     return Prepared(folded.SerializeToString(), layers, size)
 
@@ -159,7 +161,10 @@ def _fold(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
             if _state_types(folded):
                 folded = onnx.shape_inference.infer_shapes(folded)
         except Exception as error:  # onnxruntime and protobuf raise errors of their own kinds
-            raise QuantiseError(f"onnxruntime can't read {name_text(name)}: {one_line(str(error))}") from error
+            raise QuantiseError(
+                f"onnxruntime can't read {name_text(name)}: {one_line(str(error))}",
+                hint="export the model with operators that onnxruntime has",
+            ) from error
     keep_used_domains(folded)
     _flatten_biases(folded)
     names = {node.name for node in folded.graph.node}

@@ -47,6 +47,7 @@ def capacity_document(answer: Answer) -> Document:
         "target": question.target,
         "dtype": question.dtype,
         "asked": asdict(question.demand),
+        "mergeable": question.served.mergeable,
         "predicted_us": {str(size): time for size, time in question.served.predicted_us.items()},
         "low_us": {str(size): found.least_us for size, found in question.ranges.items()},
         "high_us": {str(size): found.most_us for size, found in question.ranges.items()},
@@ -228,6 +229,13 @@ def curve_lines(answer: Answer) -> list[Text]:
     return lines
 
 
+def _merging(answer: Answer) -> str:
+    """How the server makes batches of requests."""
+    if answer.question.served.mergeable:
+        return "waiting requests form a batch once the core is free, up to the limit, padded to the next bucket"
+    return "each request is a batch by itself, as the model's rows depend on each other, or it has no batch"
+
+
 def assumed_lines(answer: Answer) -> list[str]:
     """The assumptions, a line each."""
     host, demand = answer.question.host, answer.question.demand
@@ -237,8 +245,8 @@ def assumed_lines(answer: Answer) -> list[str]:
     return [
         f"arrivals at each core: {stream}. Workers of `trnrt serve` accept connections at random, and clients have "
         "many; an uneven spread is not included",
-        "one worker per core, with the server's rules: waiting requests form a batch once the core is free, up to the "
-        "limit, padded to the next bucket. Requests arrive in one piece: --max-delay-ms delays none",
+        f"one worker per core, with the server's rules: {_merging(answer)}. Requests arrive in one piece: "
+        "--max-delay-ms delays none",
         f"the device: predicted{_predicted_line(answer)}. To it and back: {link.gbps:g} GB/s and {link.latency_us:g} "
         f"us each way, assumed ({place_of(answer.question.target)})",
         _host_line(host),

@@ -49,7 +49,8 @@ def check_kinds(model: ImportedModel) -> None:
     """Refuse inputs that are sequences, maps or optional: no array can hold them."""
     strange = [info for info in model.inputs if info.dtype.endswith(")")]
     if strange:
-        blockers = [Blocker(info.name, "input", f"it is a {info.dtype}, not a tensor") for info in strange]
+        hint = "export the model without it"
+        blockers = [Blocker(info.name, "input", f"its type is {info.dtype}, not a tensor", hint) for info in strange]
         raise UnsupportedModelError(model.name, blockers)
 
 
@@ -68,7 +69,8 @@ def check_feeds(model: ImportedModel, feeds: Mapping[str, Array]) -> dict[str, A
     for name, info in known.items():
         is_parameter = name in model.parameters
         check_array(arrays[name], info, None if is_parameter else model.batch, may_be_empty=is_parameter)
-    rows = {a.shape[0] for name, a in arrays.items() if a.ndim and name not in model.parameters}
+    rows = {a.shape[0]: name for name, a in arrays.items() if a.ndim and name not in model.parameters}
     if model.batch is not None and len(rows) > 1:
-        raise InputError(f"the inputs have different numbers of rows: {sorted(rows)}")
+        found = ", ".join(f"{quote(name)} has {count:,}" for count, name in rows.items())
+        raise InputError(f"the inputs have different numbers of rows: {found}", hint="give each as many rows")
     return arrays

@@ -48,6 +48,15 @@ class PlanReader:
         sources = {source.name: source for source in step.sources if source.identifier not in self.plan.weights}
         return list(sources.values())
 
+    def count_rounds(self, step: StepReport) -> int:
+        """How many times a step runs for the whole batch."""
+        return (self.plan.batch or 1) // step.images if step.images else 1
+
+    def take_part(self, shape: tuple[int, ...], step: StepReport) -> tuple[int, ...]:
+        """The shape of the part of a whole batch's tensor that a step takes at a time; the batch may be joined with the
+        dimensions behind it."""
+        return (shape[0] // self.count_rounds(step), *shape[1:])
+
     def plan_step(self, step: StepReport) -> Plan:
         """The plan of one step: it takes sources in ONNX's layout, and returns the result in its stored shape.
 
@@ -58,10 +67,10 @@ class PlanReader:
         brought = [line for tile, lines in self._brought.items() if tile in names for line in lines]
         names |= {node.id for line in brought for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Name)}
         weights = {name: array for name, array in self.plan.weights.items() if name in names}
-        fed = [replace(source, shape=_part(source.shape, step)) for source in self.fed_sources(step)]
+        fed = [replace(source, shape=self.take_part(source.shape, step)) for source in self.fed_sources(step)]
         parts = dict(step.parts)
         arguments = {source.name: _argument(source, k, parts) for k, source in enumerate(fed)}
-        dtype, result, shape = step.dtype, step.identifier, _part(step.shape, step)
+        dtype, result, shape = step.dtype, step.identifier, self.take_part(step.shape, step)
         body = [f"{CORE} = nl.program_id(0)"] if CORE in names else []
         body += [*brought] if step.part_of else [*brought, _allocation(result, Layout(step.layout), shape, dtype)]
         body += [line for source in fed for line in self._load(source, arguments[source.name], result, parts)]
@@ -140,11 +149,6 @@ def _allocation(name: str, layout: Layout, shape: tuple[int, ...], dtype: str) -
     return f"{name} = nl.ndarray({stored}, dtype=nl.{dtype}, buffer=nl.{buffer})"
 
 
-def _part(shape: tuple[int, ...], step: StepReport) -> tuple[int, ...]:
-    """The shape of the part of a whole batch's tensor that a step takes at a time."""
-    return (step.images, *shape[1:]) if step.images else shape
-
-
 class LoneStep:
     """A step that is loaded alone, for any number of runs."""
 
@@ -153,9 +157,9 @@ class LoneStep:
         content = plan.source.encode("utf-8")
         path = directory / "step.py"
         path.write_bytes(content)
-        self._fed = [(source, _part(source.shape, step)) for source in reader.fed_sources(step)]
+        self._fed = [(source, reader.take_part(source.shape, step)) for source in reader.fed_sources(step)]
         self._dtypes = [reader.dtype(source.name) for source, _ in self._fed]
-        self._times = step.shape[0] // step.images if step.images else 1
+        self._times = reader.count_rounds(step)
         self._kernel: LoadedKernel = backend.load(plan, path, content)
 
     def run(self, stored: Mapping[str, Array]) -> Array:

@@ -143,6 +143,7 @@ UNDRAWN = {
     **dict.fromkeys(own("BiasAdd BiasSplitGelu GroupNorm NhwcConv NhwcFusedConv").split(), _CPU),
     **{f"com.microsoft.nchwc.{name}": _BLOCKS for name in NCHWC.split()},
     **dict.fromkeys(("SwiGLU", "ai.onnx.preview.FlexAttention"), _LATER),
+    **dict.fromkeys(own("NhwcMaxPool Pad QLinearConv").split(), "compared in tests/importer"),
     "MaxRoiPool": "its regions are an input; compared with the other ends in tests/planner",
 }
 """Operators that run and are not drawn, each with the reason. ``quantised.py`` draws those of quantised graphs."""

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from trnrt.importer.folding.amended import AMENDED, Kind
+from trnrt.importer.folding.bytewise import float_twin, kind_of
 from trnrt.importer.folding.guarding import is_dangerous
 from trnrt.importer.folding.spatial import result_shape
 from trnrt.importer.folding.windows import WINDOWED
@@ -36,7 +37,7 @@ def infer(node: ir.Node, model: ir.Model, symbols: dict[str, int]) -> bool:
     unknown = [value for value in named_outputs(node) if not is_resolved(value)]
     if not unknown:
         return False
-    found = _own_kinds(node) or _correct_sizes(node, _onnx_kinds(node, model))
+    found = _own_kinds(node) or _twin_kinds(node, model) or _correct_sizes(node, _onnx_kinds(node, model))
     for value in unknown:
         if (kind := found.get(value.name or "") or _declared_kind(value, node, model, symbols)) is not None:
             value.dtype, value.shape = kind[0], ir.Shape(kind[1])
@@ -76,6 +77,15 @@ def _onnx_kinds(node: ir.Node, model: ir.Model) -> dict[str, Kind] | None:
     except Exception:  # _reason reports it
         return None
     return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def _twin_kinds(node: ir.Node, model: ir.Model) -> dict[str, Kind]:
+    """The result of one of onnxruntime's quantised operators, by the float operator that it stands for."""
+    twin = float_twin(node)
+    if twin is None:
+        return {}
+    kind = kind_of(node, _correct_sizes(twin, _onnx_kinds(twin, model)).get("twin"))
+    return {} if kind is None else {node.outputs[0].name or "": kind}
 
 
 def _correct_sizes(node: ir.Node, found: dict[str, Kind] | None) -> dict[str, Kind]:

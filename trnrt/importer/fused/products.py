@@ -1,4 +1,5 @@
-"""Products with more than themselves in one node: FusedConv, FusedGemm, FusedMatMul, and convolutions channels last."""
+"""Products with more than themselves in one node: FusedConv, FusedGemm, FusedMatMul; and what reads images whose
+channels are last."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from trnrt.importer.quantised.forms import Left
 from trnrt.importer.values import attribute, input_at
 
 _OF_CONV = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_OF_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 _OF_GEMM = ("alpha", "beta", "transA", "transB")
 
 
@@ -36,6 +38,29 @@ def write_conv_channels_last(writer: Writer, node: ir.Node) -> None:
     image = writer.transpose(node.inputs[0], 0, 3, 1, 2)
     made = writer.apply("Conv", image, *node.inputs[1:3], name=node.name or "", **_copy_attributes(node, _OF_CONV))
     writer.finish(_end(writer, node, writer.transpose(made, 0, 2, 3, 1), input_at(node, 3)))
+
+
+def write_quantised_conv(writer: Writer, node: ir.Node) -> None:
+    """ONNX's QLinearConv; of images whose channels are last if channels_last=1."""
+    dims = writer.rank(input_at(node, 3))
+    _write_channels_first(writer, node, "QLinearConv", _OF_CONV, dims if attribute(node, "channels_last", 0) else 0)
+
+
+def write_max_pool_channels_last(writer: Writer, node: ir.Node) -> None:
+    """MaxPool of images whose channels are last."""
+    _write_channels_first(writer, node, "MaxPool", _OF_POOL, len(attribute(node, "kernel_shape", ())) + 2)
+
+
+def _write_channels_first(writer: Writer, node: ir.Node, operator: str, names: tuple[str, ...], dims: int) -> None:
+    """ONNX's operator. The image and the result have ``dims`` dimensions, with channels last; 0: channels are second.
+
+    Ranks come from weights and windows: between such nodes are others whose results onnx can't infer.
+    """
+    image = node.inputs[0]
+    if dims:
+        image = writer.transpose(image, 0, dims - 1, *range(1, dims - 1))
+    made = writer.apply(operator, image, *node.inputs[1:], name=node.name or "", **_copy_attributes(node, names))
+    writer.finish(writer.transpose(made, 0, *range(2, dims), 1) if dims else made)
 
 
 def write_gemm(writer: Writer, node: ir.Node) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from trnrt.importer.fused import activations, attention, normalizing, products
+from trnrt.importer.fused import activations, attention, normalizing, padding, products
 from trnrt.importer.fused.blocked import Blocks, blocked_operators, is_blocked, write_blocked
 from trnrt.importer.fused.writing import Writer, infer_open
 from trnrt.importer.naming import node_text
@@ -35,6 +35,9 @@ _REWRITES: dict[str, Rewrite] = {
     "MultiHeadAttention": attention.write_multi_head_attention,
     "NhwcConv": products.write_conv_channels_last,
     "NhwcFusedConv": products.write_conv_channels_last,
+    "NhwcMaxPool": products.write_max_pool_channels_last,
+    "Pad": padding.write_pad,
+    "QLinearConv": products.write_quantised_conv,
     "QuickGelu": activations.write_quick_gelu,
     "RotaryEmbedding": attention.write_rotary,
     "SkipLayerNormalization": normalizing.write_skip_layer_norm,

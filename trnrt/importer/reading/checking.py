@@ -15,6 +15,11 @@ from trnrt.importer.reading.limits import MOST_NODES, MOST_VALUES
 from trnrt.importer.reading.protos import all_graphs, all_nodes, all_tensors, every_node, read_names
 from trnrt.text import list_text, one_line, quote
 
+# Operators that no version of an exporter converts, and what to write instead.
+_KEPT = {
+    "Erfc": ". tf2onnx 1.17 has none for Erfc: give the layer gelu with approximate=True, which is written with Tanh."
+}
+
 
 def check_names(model: onnx.ModelProto, where: str) -> None:
     """Refuse names that are not text: protobuf returns them as bytes."""
@@ -79,10 +84,14 @@ def check_size(model: onnx.ModelProto, where: str) -> None:
         count = max(len(node.input), len(node.output))
         if count > MOST_VALUES:
             raise ModelFileError(
-                f"{where}: {_node_text(node)} reads or makes {count} tensors; trnrt takes nodes of up to {MOST_VALUES}"
+                f"{where}: {_node_text(node)} reads or makes {count} tensors; trnrt takes nodes of up to {MOST_VALUES}",
+                hint="Divide the node, as a Concat of Concats.",
             )
     if total > MOST_NODES:
-        raise ModelFileError(f"{where}: the model has {total} nodes; trnrt takes models of up to {MOST_NODES}")
+        raise ModelFileError(
+            f"{where}: the model has {total} nodes; trnrt takes models of up to {MOST_NODES}",
+            hint="Cut it into several models, with onnx.utils.extract_model.",
+        )
 
 
 def sort_nodes(model: onnx.ModelProto, where: str) -> bool:
@@ -136,7 +145,8 @@ def check_model(data: bytes, where: str) -> None:
             name, opset = unknown.groups()
             raise ModelFileError(
                 f"{where}: the model has the operator {quote(name)}, which ONNX's opset {opset} doesn't have",
-                hint="The exporter kept an operator of its framework: use a newer exporter, or another opset.",
+                hint="The exporter kept an operator of its framework: use a newer exporter, or another opset"
+                + _KEPT.get(name, "."),
             ) from error
         raise ModelFileError(
             f"{where}: not a valid ONNX model: {one_line(str(error))}",

@@ -22,13 +22,16 @@ from trnrt.importer.rewriting.flattening import name_reshapes, order_weights
 from trnrt.importer.rewriting.gathering import spread_gathers
 from trnrt.importer.rewriting.grids import write_affine_grids
 from trnrt.importer.rewriting.halves import swap_halves
+from trnrt.importer.rewriting.joined import split_joined
 from trnrt.importer.rewriting.older import fill_masks, name_casts, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.pool_indices import write_indices
+from trnrt.importer.rewriting.repeated import shrink_repeated
 from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.scattering import write_scatters
 from trnrt.importer.rewriting.splitting import split_variadic
 from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes, turn_after_norms
+from trnrt.importer.rewriting.wrapping import unwrap_indices
 from trnrt.importer.values import is_used, static_shape
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
@@ -84,12 +87,15 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     name_casts,
     spread_einsums,
     spread_gathers,
+    unwrap_indices,
     drop_empty_parts,
     write_scatters,
     write_indices,
     write_affine_grids,
     spread_normalizations,
     fold_padding,
+    shrink_repeated,
+    split_joined,
     merge_transposes,
     turn_after_norms,
     cancel_transposes,

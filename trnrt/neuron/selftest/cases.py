@@ -355,6 +355,28 @@ SMALL: tuple[Small, ...] = (
         {"w": (12, 8, 3, 3)},
     ),
     Small("gelu", "y = Gelu(x)", (4, 40), (4, 40)),
+    Small(
+        "attend",
+        "h = Constant<value_ints=[2,5,3,32]>() r = Reshape(x, h) q = Transpose<perm=[0,2,1,3]>(r)"
+        " k = Transpose<perm=[0,2,3,1]>(r) s = MatMul(q, k) p = Softmax<axis=-1>(s) y = MatMul(p, q)",
+        (2, 5, 96),
+        (2, 3, 5, 32),
+    ),
+    Small(
+        "normalize_features",
+        "n = LayerNormalization(x, w) m = MatMul(n, u) y = Add(m, x)",
+        (6, 40),
+        (6, 40),
+        {"w": (40,), "u": (40, 40)},
+    ),
+    Small(
+        "embed_patches",
+        "c = Conv<strides=[4,4]>(x, w) j = Constant<value_ints=[2,8,6]>() r = Reshape(c, j)"
+        " y = Transpose<perm=[0,2,1]>(r)",
+        (2, 3, 8, 12),
+        (2, 6, 8),
+        {"w": (8, 3, 4, 4)},
+    ),
     Small("batched_matmul", "t = Transpose<perm = [0,2,1]>(x) y = MatMul(x, t)", (3, 6, 20), (3, 6, 6)),
     Small("transpose", "y = Transpose<perm = [0,2,1]>(x)", (3, 20, 30), (3, 30, 20)),
     Small("permute", "y = Transpose<perm = [2,0,3,1]>(x)", (3, 6, 5, 4), (5, 3, 4, 6)),

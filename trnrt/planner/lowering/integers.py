@@ -55,15 +55,13 @@ def limits_before_wrapping(wholes: Wholes, value: ir.Value) -> Limits | None:
 
 
 @host_function
-def whole_numbers(values: Array, limit: float, what: str) -> Array:
+def whole_numbers(values: Array, limit: float, what: str, dtype: str) -> Array:
     """The integers themselves, if none is larger than ``limit`` in magnitude; else an InputError that names one."""
     wrong = values[(values > limit) | (values < -limit)] if values.dtype.kind == "i" else values[values > limit]
     if wrong.size:
         raise InputError(
             f"input {what} holds {wrong.reshape(-1)[0]}; the NeuronCore computes with its integers as floats, "
             f"exactly up to {limit:.0f}",
-            hint=f"keep its magnitudes within {limit:.0f}; --fallback onnxruntime may run what reads it on the CPU"
-            if limit >= EXACT["float32"] - 1
-            else f"keep its magnitudes within {limit:.0f}, or use dtype float32",
+            hint=f"keep its magnitudes within {limit:.0f}" + ("" if dtype == "float32" else "; use --dtype float32"),
         )
     return values

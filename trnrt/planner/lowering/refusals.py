@@ -7,10 +7,9 @@ import onnx_ir as ir
 from trnrt.importer.quantised.forms import LEFT
 from trnrt.importer.reading.functions import EXPANDED
 from trnrt.operators.record import Refusal, records
-from trnrt.planner.lowering.blocked import Blocked
+from trnrt.planner.lowering.blocked import FALLBACK, Blocked
 from trnrt.planner.naming import printable
 
-FALLBACK = "--fallback onnxruntime runs this node on the CPU"
 LATER = Refusal("the operator is not supported", FALLBACK)
 TRAINING = Refusal(
     "an operator of training", "export the model without it: an optimizer's step is no part of inference"
@@ -22,11 +21,11 @@ QUANTISED = Refusal(
 )
 _FUSED = Refusal(
     "onnxruntime's own operator, of a kind or a form that isn't rewritten",
-    "take the model before it was optimised",
+    f"take the model before it was optimised; {FALLBACK}",
 )
 _FUNCTION = Refusal(
     "onnx can't write it out by other operators, as the type or the rank of an input is not known",
-    f"export the model with known ranks; {FALLBACK}",
+    "export the model with known ranks",
 )
 
 

@@ -60,7 +60,9 @@ def read_view(values: Array, shape: tuple[int, ...], strides: tuple[int, ...], o
 def row_numbers(
     values: Array, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, size: int, what: str, reader: str
 ) -> Array:
-    """The elements of ``values`` that a view reads, as int32 (R, 1), counted from the front; floats are truncated.
+    """The elements of ``values`` that a view reads, as int32 of its shape, counted from the front.
+
+    Floats are truncated.
 
     ``size`` is the number of rows. A number out of range raises an InputError that names the input ``what`` and the
     node ``reader``.
@@ -74,4 +76,4 @@ def row_numbers(
             f"input {what} holds {wrong[0]}, and {reader} looks up one of {size} rows by it",
             hint=f"numbers from 0 to {size - 1} are taken, and from {-size} to -1, which count from the end",
         )
-    return (numbers % size).astype(np.int32).reshape(-1, 1)
+    return (numbers % size).astype(np.int32).reshape(shape or (1,))

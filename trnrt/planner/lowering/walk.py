@@ -20,13 +20,13 @@ import onnx_ir as ir
 from trnrt.errors import Blocker
 from trnrt.importer.values import attribute as attribute
 from trnrt.importer.wholes import Wholes
-from trnrt.operators.record import lowering_of
+from trnrt.operators.record import Group, find_groups, lowering_of
 from trnrt.planner.choices import ASKED
+from trnrt.planner.lowering.blocked import FALLBACK, WRONG, NotStatic
 from trnrt.planner.lowering.blocked import Blocked as Blocked
-from trnrt.planner.lowering.blocked import NotStatic
 from trnrt.planner.lowering.integers import EXACT, bound_integers, whole_numbers
 from trnrt.planner.lowering.moving import copy_step
-from trnrt.planner.lowering.refusals import FALLBACK, refusal
+from trnrt.planner.lowering.refusals import refusal
 from trnrt.planner.lowering.row_numbers import index_nodes
 from trnrt.planner.lowering.views import View
 from trnrt.planner.naming import printable
@@ -40,6 +40,13 @@ _SHORT_INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.Da
 _LONG_INTEGERS = {ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64}
 # Integers that the core made itself (a cast) are whole numbers in the session's dtype.
 INTEGERS = _SHORT_INTEGERS | _LONG_INTEGERS
+_FIRST_OPSET = 6
+"""Before it, sizes are attributes (Reshape), which nothing here reads."""
+_CAST_HINT = f"cast to float32 before it; {FALLBACK}"
+_DTYPE_HINTS: dict[ir.DataType | None, str] = {
+    ir.DataType.DOUBLE: f"convert the model to float32; {FALLBACK}",
+    ir.DataType.STRING: f"prepare the text before the model; {FALLBACK}",
+}
 
 
 class Lowering:
@@ -85,22 +92,45 @@ class Lowering:
         self.moves_indices = False
 
     def walk(self) -> None:
-        """Lower every node."""
+        """Lower every node; those of a group at its last one."""
+        groups = find_groups(self)
+        inner = {node.name: group for group in groups for node in group.nodes}
         for node in self.graph:
-            if node.name in self._absorbed:
-                continue
-            lower = lowering_of((node.domain, node.op_type))
-            done = len(self.steps)
-            self.moves_indices = node.name in self._index_nodes
-            try:
-                if lower is None:
-                    raise refusal(node)
-                if any(is_static(value) and 0 in (value.shape or ()) for value in node.outputs):
-                    raise Blocked("its output has no elements", "export the model for shapes that leave something")
-                lower(self, node)
-            except Blocked as blocked:
-                self._undo(done)
-                self._block(node, blocked)
+            group = inner.get(node.name)
+            if group is None:
+                self._lower(node)
+            elif node is group.nodes[-1] and not self._lower_group(group):
+                for member in group.nodes:
+                    self._lower(member)
+
+    def _lower_group(self, group: Group) -> bool:
+        """Lower the nodes of a group together, if that is possible."""
+        done, self.moves_indices = len(self.steps), False
+        try:
+            lowered = group.lower(self)
+        except Blocked:  # lowered one by one, the node to blame says why
+            lowered = False
+        if not lowered:
+            self._undo(done)
+        return lowered
+
+    def _lower(self, node: ir.Node) -> None:
+        if node.name in self._absorbed:
+            return
+        lower = lowering_of((node.domain, node.op_type))
+        done = len(self.steps)
+        self.moves_indices = node.name in self._index_nodes
+        try:
+            if lower is None:
+                raise refusal(node)
+            if any(is_static(value) and 0 in (value.shape or ()) for value in node.outputs):
+                raise Blocked(
+                    "its output has no elements", f"export the model for shapes that leave something; {FALLBACK}"
+                )
+            lower(self, node)
+        except Blocked as blocked:
+            self._undo(done)
+            self._block(node, blocked)
 
     def _undo(self, done: int) -> None:
         """Remove the steps from number ``done`` on; the node that made them is blocked after all."""
@@ -130,8 +160,11 @@ class Lowering:
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """The static shape of a value; blocks the node if there is none."""
         if value is None:
-            raise Blocked("a required input is missing", "connect it, or export the model again")
+            raise Blocked("a required input is missing", WRONG)
         if value.shape is None or not is_static(value):
+            if self.opset < _FIRST_OPSET:
+                old = f"the shape of {value.name!r} is not known in a model of opset {self.opset}"
+                raise NotStatic(old, "convert the model to opset 7 or later")
             raise NotStatic(f"the shape of {value.name!r} depends on the data", "export the model with fixed shapes")
         return tuple(int(d) for d in value.shape if isinstance(d, int))
 
@@ -162,9 +195,9 @@ class Lowering:
         """A tensor of the device as an access pattern on a stored one. Blocks a value that isn't on the device."""
         self.shape(value)
         assert value is not None
-        self._check_dtype(value, short_integers)
         if self.is_on_host(value):
             raise Blocked(f"{value.name!r} is made on the host from a final index; no arithmetic can follow it")
+        self._check_dtype(value, short_integers)
         view = self._view(value)
         # Short integers need no check.
         if self.moves_indices or value.dtype not in _LONG_INTEGERS or view.root not in self._inputs:
@@ -179,7 +212,7 @@ class Lowering:
             return known
         value = next(value for value in self.graph.inputs if value.name == name)
         checked, limit = self.spare_name(f"{name}.whole"), self._integers[0]
-        check = partial(whole_numbers, limit=limit, what=f"'{printable(name)}'")
+        check = partial(whole_numbers, limit=limit, what=f"'{printable(name)}'", dtype=self.dtype)
         self.prepare(
             DeviceTensor(checked, self.shape(value) or (1,), self.dtype),
             HostNode(checked, "Cast", (name,), checked, check),
@@ -214,10 +247,7 @@ class Lowering:
         if kind in FLOATS | _TRUTH or short or whole:
             return
         name = kind.name.lower() if kind is not None else "unknown"
-        hint = "the NeuronCore computes in float32, bfloat16 and float16"
-        if kind is ir.DataType.DOUBLE:
-            hint += ": convert the model to float32"
-        raise Blocked(f"arithmetic on {name} tensors", hint)
+        raise Blocked(f"arithmetic on {name} tensors", _DTYPE_HINTS.get(kind, _CAST_HINT))
 
     def _is_exact(self, value: ir.Value) -> bool:
         """True if a value is a constant of integers that the session's dtype represents."""
@@ -282,7 +312,7 @@ class Lowering:
     def add(self, step: Step, nodes: list[ir.Node], why: str, place: str = "core") -> None:
         """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved."""
         if self.moves_indices:
-            raise Blocked("indices that are more than moved on their way from an input", FALLBACK)
+            raise Blocked("indices that are more than moved on their way from an input")
         self.steps.append(step)
         step.nodes = [node_name(n) for n in nodes]
         step.title = [f"{operator_name(n)} {node_name(n)}" for n in nodes]

@@ -174,7 +174,7 @@ def _check_outputs(model: ImportedModel) -> None:
     strange = [info for info in model.outputs if info.dtype.endswith(")") and not info.dtype.startswith("seq(")]
     if strange:
         hint = "export the model without it"
-        blockers = [Blocker(i.name, "output", f"it is a {i.dtype}, not a tensor", hint) for i in strange]
+        blockers = [Blocker(i.name, "output", f"its type is {i.dtype}, not a tensor", hint) for i in strange]
         raise UnsupportedModelError(model.name, blockers)
 
 
@@ -314,14 +314,13 @@ class _Partitioner:
     def _crossing(self, before: list[ir.Node], after: list[ir.Node]) -> Crossing:
         """The crossing of a CPU part: from the device part before it, and to the one after it.
 
-        The model's own inputs and outputs cross without fallback, too: they are not counted.
+        Only a part between two device parts has a round trip. What the kernels take at the model's start, and give at
+        its end, crosses without fallback, too: no prediction has it.
         """
-        down = self.flow.results_of(before)
-        up = [value for value in self.flow.inputs_of(after) if value.producer() is not None]
+        down = self.flow.results_of(before) if after else []
+        up = [value for value in self.flow.inputs_of(after) if value.producer() is not None] if before else []
         sizes = [_bytes(value) for value in down], [_bytes(value) for value in up]
         to_host, to_device = (sum(size or 0 for size in way) for way in sizes)
-        if self.ends:  # what the kernel makes goes to the host in any case
-            to_host = to_device = 0
         loose = any(size is None for way in sizes for size in way)
         return Crossing.estimate(host_link(self.options.target), to_host, to_device, open_shapes=loose)
 
@@ -352,8 +351,8 @@ def size_notes(partition: Partition, budget: int) -> list[str]:
 
 def crossing_text(crossing: Crossing) -> str:
     """A round trip in words."""
-    if not crossing.to_host and not crossing.to_device:
-        return "no round trip: the device takes nothing of it and gives nothing to it"
+    if not crossing.to_host and not crossing.to_device and not crossing.open_shapes:
+        return "no round trip: the device runs nothing before it, or nothing after it"
     loose = ", values of open size not counted" if crossing.open_shapes else ""
     sizes = f"{crossing.to_host:,} bytes to the CPU, {crossing.to_device:,} back{loose}"
     return f"round trip {crossing.predicted_us:,.1f} us, {sizes}"

@@ -19,6 +19,7 @@ from trnrt.planner.parts.cutting import cut, serialize_part, type_open_values
 from trnrt.planner.parts.levels import Flow
 from trnrt.planner.parts.partition import make_partition
 from trnrt.planner.plan import Array
+from trnrt.text import quote
 
 _TRIES = 4
 """Cuts to try: each may show further nodes that block what it leaves."""
@@ -59,6 +60,9 @@ def cut_model(model: ImportedModel, names: Sequence[str]) -> tuple[ImportedModel
     made = {value_name(value): value for node in flow.nodes for value in node.outputs if value.name}
     for name in names:
         if name not in made:
+            if made.keys() >= {*name.split(",")}:
+                names = name.replace(",", " ")
+                raise OptionError(f"--outputs: {quote(name)} is one name", hint=f"write spaces: --outputs {names}")
             raise unknown("--outputs", "computed tensor", name, [*made])
     outputs = [made[name] for name in dict.fromkeys(names)]
     needed = set(flow.inputs_of(_nodes_before(flow, outputs)))

@@ -83,20 +83,30 @@ def _same_value(one: ir.Value | None, other: ir.Value | None) -> bool:
     constants = one.const_value, other.const_value
     if constants[0] is None or constants[1] is None:
         return constants[0] is constants[1] and one.name == other.name
-    return constants[0] is constants[1] or np.array_equal(constants[0].numpy(), constants[1].numpy())
+    return constants[0] is constants[1] or _is_part(constants[1].numpy(), constants[0].numpy())
+
+
+def _is_part(part: Array, whole: Array) -> bool:
+    """True if two constants are equal, or if all rows of both are: one that was repeated for the batch."""
+    if part.shape == whole.shape:
+        return np.array_equal(part, whole)
+    if part.shape[1:] != whole.shape[1:] or part.ndim == 0 or not part.size:
+        return False
+    return bool((part == whole[0]).all() and (whole == whole[0]).all())
 
 
 def same_steps(whole: Lowering, part: Lowering, batch: int, rows: int) -> bool:
-    """True if ``part`` is ``whole`` for fewer rows: rows come first in each tensor, and everything else is equal."""
+    """True if ``part`` is ``whole`` for fewer rows: rows come first in each tensor, alone or joined with the dimensions
+    behind them, and everything else is equal."""
 
     def of_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (rows, *shape[1:]) if shape[:1] == (batch,) else ()
+        return (shape[0] // batch * rows, *shape[1:]) if shape and shape[0] % batch == 0 else ()
 
     def same_step(one: Step, other: Step) -> bool:
         sources = zip(one.sources, other.sources, strict=True)
         return (one.name, one.output, of_rows(one.shape)) == (other.name, other.output, other.shape) and all(
             mine.value == its.value
-            and (mine.shape if mine.value in whole.tensors else of_rows(mine.shape)) == its.shape
+            and its.shape in (of_rows(mine.shape), *([mine.shape] if mine.value in whole.tensors else []))
             for mine, its in sources
         )
 
@@ -106,7 +116,10 @@ def same_steps(whole: Lowering, part: Lowering, batch: int, rows: int) -> bool:
 
 
 def same_crossing(whole: list[DeviceTensor], part: list[DeviceTensor], batch: int, rows: int) -> bool:
-    """True if the tensors that cross the boundary are equal, apart from the number of rows."""
-    return [(t.name, t.dtype, (batch, *t.shape[1:])) for t in part] == [(t.name, t.dtype, t.shape) for t in whole] and {
-        tensor.shape[:1] for tensor in part
-    } == {(rows,)}
+    """True if the tensors that cross the boundary are equal, apart from the number of rows.
+
+    Rows may be joined with the dimensions behind them."""
+    if any(t.shape[0] % rows for t in part):
+        return False
+    of_whole = [(t.name, t.dtype, (t.shape[0] // rows * batch, *t.shape[1:])) for t in part]
+    return of_whole == [(t.name, t.dtype, t.shape) for t in whole]

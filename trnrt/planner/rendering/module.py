@@ -121,20 +121,23 @@ class _Writer:
             shape = (repeat.count * tensor.shape[0], *tensor.shape[1:])
             name = self.names.identifier(tensor.name)
             self.body += ["", f"{name} = nl.ndarray({shape}, dtype=nl.{tensor.dtype}, buffer=nl.shared_hbm)"]
-        rows = next(iter(crossing.values())).shape[0]
+        rows = self._rows
         self.body += ["", *_first_lines(repeat, rows)]
         if repeat.times > 1:
             self.outer = self.indent = "    "
         for value, tensor in crossing.items():
             name = self.rows[value] = self.names.identifier(value, "rows")
             if not repeat.on_device:
-                self.body.append(f"{self.indent}{name} = {self.names.identifier(value)}[row : row + {rows}]")
+                each = tensor.shape[0] // rows  # rows of the tensor that belong to one of the batch
+                first = "row" if each == 1 else f"{each} * row"
+                part = f"[{first} : {first} + {tensor.shape[0]}]"
+                self.body.append(f"{self.indent}{name} = {self.names.identifier(value)}{part}")
                 continue
             self.body.append(
                 f"{self.indent}{name} = nl.ndarray({tensor.shape}, dtype=nl.{tensor.dtype}, buffer=nl.private_hbm)"
             )
             if value not in self.results:
-                self._copy_rows(dst=_pattern_view(name, tensor), src=self._dynamic_rows(tensor))
+                self._copy_rows(dst=self._pattern_view(name, tensor), src=self._dynamic_rows(tensor, repeat))
 
     def end_passes(self, repeat: Repeat) -> None:
         """Close a loop on the device: its trips store their rows of the results."""
@@ -142,19 +145,41 @@ class _Writer:
             return
         self.body.append("")
         for tensor in self.results.values():
-            self._copy_rows(dst=self._dynamic_rows(tensor), src=_pattern_view(self.rows[tensor.name], tensor))
-        rows = next(iter(self.results.values())).shape[0]
+            part = self._pattern_view(self.rows[tensor.name], tensor)
+            self._copy_rows(dst=self._dynamic_rows(tensor, repeat), src=part)
+        rows = self._rows
         self.body += ["", f"nl.fori_loop(0, {repeat.times * rows}, run_rows, step={rows})"]
         self.outer = self.indent = ""
 
     def _copy_rows(self, *, dst: str, src: str) -> None:
         self.body += [f"{self.indent}{line}" for line in self._wrap_call("nisa.dma_copy", [f"dst={dst}", f"src={src}"])]
 
-    def _dynamic_rows(self, tensor: DeviceTensor) -> str:
+    @property
+    def _rows(self) -> int:
+        """The rows of the batch that a pass takes."""
+        rows = self.draft.material.batch
+        assert rows is not None
+        return rows
+
+    def _dynamic_rows(self, tensor: DeviceTensor, repeat: Repeat) -> str:
         """The rows from ``row`` on of a tensor of the whole batch, as many as ``tensor`` has."""
-        shape = _pattern_shape(tensor.shape)
+        shape = self._pattern_shape(tensor.shape)
         pattern = [[prod(shape[d + 1 :]), size] for d, size in enumerate(shape)]
-        return f"{self.names.identifier(tensor.name)}.ap({pattern}, scalar_offset=row, indirect_dim=0)"
+        name = self.names.identifier(tensor.name)
+        if shape[0] != tensor.shape[0]:
+            name = f"{name}.reshape({(repeat.count * shape[0], *shape[1:])})"
+        return f"{name}.ap({pattern}, scalar_offset=row, indirect_dim=0)"
+
+    def _pattern_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape with the rows of the batch first, and with its last dimensions joined, if an access pattern can't
+        have as many."""
+        kept = _MOST_DIMENSIONS - 1
+        each = shape[0] // self._rows
+        shape = shape if each == 1 else (self._rows, each, *shape[1:])
+        return shape if len(shape) <= _MOST_DIMENSIONS else (*shape[:kept], prod(shape[kept:]))
+
+    def _pattern_view(self, name: str, tensor: DeviceTensor) -> str:
+        return _reshape_code(name, tensor.shape, self._pattern_shape(tensor.shape))
 
     def transfers(self, calls: list[Call], number: int) -> None:
         """Write the transfers that come before step ``number``."""
@@ -343,16 +368,6 @@ class _Writer:
         if layout is Layout.HBM:
             return _reshape_code(name, shape, step.hbm_view(position))
         return step.on_chip_view(name, layout, shape)
-
-
-def _pattern_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with its last dimensions joined, if an access pattern can't have as many."""
-    kept = _MOST_DIMENSIONS - 1
-    return shape if len(shape) <= _MOST_DIMENSIONS else (*shape[:kept], prod(shape[kept:]))
-
-
-def _pattern_view(name: str, tensor: DeviceTensor) -> str:
-    return _reshape_code(name, tensor.shape, _pattern_shape(tensor.shape))
 
 
 def _literal(value: Any) -> str:

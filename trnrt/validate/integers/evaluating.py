@@ -208,12 +208,14 @@ class Evaluator:
     # Operators on integers.
 
     def _run_qlinearconv(self, node: onnx.NodeProto, settings: dict[str, Any]) -> list[Array]:
-        sums, bias = convolve(self._centre(node, 0, 2), self._centre(node, 3, 5), settings), self._read_input(node, 8)
-        dims = sums.ndim - 2
+        x, last = self._centre(node, 0, 2), settings.pop("channels_last", 0)
+        x = np.moveaxis(x, -1, 1) if last else x
+        sums, bias = convolve(x, self._centre(node, 3, 5), settings), self._read_input(node, 8)
+        sums, axis = (np.moveaxis(sums, 1, -1), x.ndim - 1) if last else (sums, 1)
         if bias is not None:
-            sums = sums + bias.astype(np.int64).reshape(-1, *[1] * dims)
+            sums = sums + _spread(bias.astype(np.int64), x.ndim, axis)
         scale = self._values[node.input[1]] * self._values[node.input[4]]
-        return [self._requantise(node, sums, scale.reshape(-1, *[1] * dims) if scale.size > 1 else scale, 6)]
+        return [self._requantise(node, sums, _spread(scale, x.ndim, axis), 6)]
 
     def _run_qlinearmatmul(self, node: onnx.NodeProto, settings: dict[str, Any]) -> list[Array]:
         sums = multiply(self._centre(node, 0, 2, -2), self._centre(node, 3, 5, -1))

@@ -1,0 +1,196 @@
+"""Normalisation of rows whose features are on the partitions, before or after it: between the layers of an encoder.
+
+    features (P, B, rows) --tensor: transposes--> PSUM (rows, features) -> vector: bn_stats, bn_aggr; rates
+    scalar: times rate + offset -> SBUF (rows, features) --tensor: transposes--> PSUM (P, rows) -> vector: scale, bias
+
+Scale and bias are numbers of a partition then, so that they cost nothing on the way out of PSUM. Groups of up to 512
+rows share these instructions.
+"""
+
+from typing import Any
+
+from trnrt.kernels.common import block_rows, ceil_div, is_hbm_tensor, item_bytes, load, transpose_is_exact
+from trnrt.kernels.operands import BANK_BYTES
+from trnrt.nki import nisa, nl
+
+# The most features: rows of float32 and their differences take 48 KiB of a partition for a group.
+MAX_WIDTH = 1536
+# Tiles of rows that share instructions, by their results: a bank of 512 float32.
+_TILES = 4
+
+
+def normalize_features_bytes(columns: int, item: int) -> int:
+    """The most bytes per partition that the tiles take, with two groups under way."""
+    return 2 * _TILES * columns * (item + 4 * (item == 4) + item) + 1024
+
+
+def normalize_features(
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    scale: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    columns: int,
+    eps: float,
+    together: int = 0,
+) -> None:
+    """dst = (src - its mean) / sqrt(its variance + eps) * scale + bias of each row.
+
+    dst: HBM (R, C), or SBUF ``features`` (P, B, R)
+    src: HBM (R, C), or SBUF ``features`` (P, B, R), the dtype of dst
+    scale, bias: HBM (1, C) float32 if dst is in HBM, else HBM or SBUF (P, B) float32, prepared
+    columns: C
+    together: rows of which one with NaN may spoil the others: on trn1 a transpose spreads NaN. 0: none
+    limits: C <= MAX_WIDTH; one of dst and src is in SBUF
+
+    The arithmetic is float32. In 32 bits the variance is that of differences from a number near the mean, so that rows
+    far from 0 keep their precision; a row of 16 bits has lost that already.
+
+    numpy: m, v = src.mean(axis=1, keepdims=True), src.var(axis=1, keepdims=True);
+           (src - m) / sqrt(v + eps) * scale + bias
+    """
+    rows = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
+    assert columns <= MAX_WIDTH, f"normalize_features: rows of {columns} features; the limit is {MAX_WIDTH}"
+    by_column = is_hbm_tensor(dst)
+    if by_column:
+        scale_sb = load(scale.broadcast(0, min(rows, nl.tile_size.pmax)))
+        bias_sb = load(bias.broadcast(0, min(rows, nl.tile_size.pmax)))
+    else:
+        scale_sb = load(scale) if is_hbm_tensor(scale) else scale
+        bias_sb = load(bias) if is_hbm_tensor(bias) else bias
+    for r0, size, count in _groups(rows, together):
+        unit_sb = nl.ndarray((size, count, columns), dtype=nl.float32 if by_column else dst.dtype, buffer=nl.sbuf)
+        _standardize(unit_sb, src, r0, eps)
+        if by_column:
+            _store_scaled(dst, unit_sb, scale_sb, bias_sb, r0)
+        else:
+            _turn_scaled(dst, unit_sb, scale_sb, bias_sb, r0)
+
+
+def _groups(rows: int, together: int) -> list[tuple[int, int, int]]:
+    """(first row, rows of a tile, tiles) of each group of equal tiles; where transposes spread NaN, no tile has rows of
+    two items of ``together`` rows."""
+    apart = rows if transpose_is_exact() else max(1, together)
+    if apart % nl.tile_size.pmax == 0:
+        apart = rows
+    found = []
+    for first in range(0, rows, apart):
+        end = min(rows, first + apart)
+        r0 = first
+        while r0 < end:
+            size = min(nl.tile_size.pmax, end - r0)
+            count = min(_TILES, (end - r0) // size)
+            found.append((r0, size, count))
+            r0 += size * count
+    return found
+
+
+def _standardize(unit_sb: nl.NkiTensor, src: nl.NkiTensor, r0: int, eps: float) -> None:
+    """unit_sb (rows, tiles, columns) = the rows from ``r0`` on with mean 0 and variance 1."""
+    size, count, columns = unit_sb.shape
+    moments_sb = nl.ndarray((size, count, 2), dtype=nl.float32, buffer=nl.sbuf)
+    tiles = []
+    for t in range(count):
+        parts = _row_parts(src, r0 + t * size, size, columns)
+        if item_bytes(src.dtype) == 4:
+            parts = [_differences_of(parts, size, columns)]
+        _measure(moments_sb[:, t, :], parts)
+        tiles.append(parts)
+    rate_sb = nl.ndarray((size, count), dtype=nl.float32, buffer=nl.sbuf)
+    offset_sb = nl.ndarray((size, count), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=rate_sb, data=moments_sb[:, :, 1], op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
+    nisa.scalar_tensor_tensor(
+        dst=offset_sb, data=moments_sb[:, :, 0], op0=nl.multiply, operand0=-1.0, op1=nl.multiply, operand1=rate_sb
+    )
+    for t in range(count):
+        c0 = 0
+        for part in tiles[t]:
+            c1 = c0 + part.shape[1]
+            nisa.activation(
+                dst=unit_sb[:, t, c0:c1],
+                op=nl.copy,
+                data=part,
+                scale=rate_sb[:, t : t + 1],
+                bias=offset_sb[:, t : t + 1],
+            )
+            c0 = c1
+
+
+def _row_parts(src: nl.NkiTensor, r0: int, size: int, columns: int) -> list[nl.NkiTensor]:
+    """Rows ``r0``... (size, columns), in parts of columns that a PSUM bank holds if they were on the partitions."""
+    if is_hbm_tensor(src):
+        return [load(src[r0 : r0 + size])]
+    width = BANK_BYTES // item_bytes(src.dtype)
+    parts = []
+    for c0 in range(0, columns, width):
+        c1 = min(columns, c0 + width)
+        rows_psum = nl.ndarray((size, c1 - c0), dtype=src.dtype, buffer=nl.psum)
+        for b0 in range(c0, c1, nl.tile_size.pmax):
+            b1 = min(c1, b0 + nl.tile_size.pmax)
+            part_sb = src[0 : b1 - b0, b0 // nl.tile_size.pmax, r0 : r0 + size]
+            nisa.nc_transpose(dst=rows_psum[:, b0 - c0 : b1 - c0], data=part_sb, engine=nisa.engine.tensor)
+        parts.append(rows_psum)
+    return parts
+
+
+def _differences_of(parts: list[nl.NkiTensor], size: int, columns: int) -> nl.NkiTensor:
+    """The rows less a number near their mean, in SBUF."""
+    d_sb = nl.ndarray((size, columns), dtype=nl.float32, buffer=nl.sbuf)
+    sums_sb = nl.ndarray((size, len(parts)), dtype=nl.float32, buffer=nl.sbuf)
+    c0 = 0
+    for i in range(len(parts)):
+        c1 = c0 + parts[i].shape[1]
+        nisa.activation_reduce(
+            dst=d_sb[:, c0:c1], op=nl.copy, data=parts[i], reduce_op=nl.add, reduce_res=sums_sb[:, i : i + 1]
+        )
+        c0 = c1
+    mean_sb = nl.ndarray((size, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=mean_sb, op=nl.add, data=sums_sb, axis=(1,))
+    nisa.tensor_scalar(dst=mean_sb, data=mean_sb, op0=nl.multiply, operand0=1.0 / columns)
+    nisa.tensor_scalar(dst=d_sb, data=d_sb, op0=nl.subtract, operand0=mean_sb)
+    return d_sb
+
+
+def _measure(moments_sb: nl.NkiTensor, parts: list[nl.NkiTensor]) -> None:
+    """moments_sb (rows, 2) = the mean and the variance of each row."""
+    pieces = []
+    for part in parts:
+        count = ceil_div(part.shape[1], nl.tile_size.bn_stats_fmax)
+        width = ceil_div(part.shape[1], count)
+        for c0 in range(0, part.shape[1], width):
+            pieces.append(part[:, c0 : min(part.shape[1], c0 + width)])
+    statistics_sb = nl.ndarray((moments_sb.shape[0], len(pieces), 6), dtype=nl.float32, buffer=nl.sbuf)
+    for i in range(len(pieces)):
+        nisa.bn_stats(dst=statistics_sb[:, i, :], data=pieces[i])
+    nisa.bn_aggr(dst=moments_sb, data=statistics_sb)
+
+
+def _turn_scaled(dst: nl.NkiTensor, unit_sb: nl.NkiTensor, scale_sb: Any, bias_sb: Any, r0: int) -> None:
+    """dst (P, B, R) = unit_sb (rows, tiles, columns) times scale plus bias, from row ``r0`` on."""
+    size, count, columns = unit_sb.shape
+    for b in range(ceil_div(columns, nl.tile_size.pmax)):
+        parts = block_rows(columns, b)
+        turned_psum = nl.ndarray((parts, count, size), dtype=unit_sb.dtype, buffer=nl.psum)
+        c0 = b * nl.tile_size.pmax
+        for t in range(count):
+            part_sb = unit_sb[:, t, c0 : c0 + parts]
+            nisa.nc_transpose(dst=turned_psum[:, t, :], data=part_sb, engine=nisa.engine.tensor)
+        nisa.tensor_scalar(
+            dst=dst[0:parts, b, r0 : r0 + count * size],
+            data=turned_psum.flatten_dims(1, 2),
+            op0=nl.multiply,
+            operand0=scale_sb[0:parts, b : b + 1],
+            op1=nl.add,
+            operand1=bias_sb[0:parts, b : b + 1],
+        )
+
+
+def _store_scaled(dst: nl.NkiTensor, unit_sb: nl.NkiTensor, scale_sb: Any, bias_sb: Any, r0: int) -> None:
+    """dst (R, C) = unit_sb (rows, tiles, columns) times scale plus bias, from row ``r0`` on."""
+    size, count = unit_sb.shape[0], unit_sb.shape[1]
+    scale_part = scale_sb[0:size].expand_dim(1).broadcast(1, count)
+    bias_part = bias_sb[0:size].expand_dim(1).broadcast(1, count)
+    nisa.tensor_tensor(dst=unit_sb, data1=unit_sb, data2=scale_part, op=nl.multiply)
+    y_sb = nl.ndarray(unit_sb.shape, dtype=dst.dtype, buffer=nl.sbuf)
+    nisa.tensor_tensor(dst=y_sb, data1=unit_sb, data2=bias_part, op=nl.add)
+    for t in range(count):
+        nisa.dma_copy(dst=dst[r0 + t * size : r0 + (t + 1) * size], src=y_sb[:, t, :])

@@ -1,0 +1,65 @@
+"""What the scripts of this folder share: where their files go, and the list of what each file is.
+
+A script writes its files into DIR, and a line for each into DIR/exports.json; `try_exports.py` reads that list.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+LIST = "exports.json"
+
+
+@dataclass(frozen=True)
+class Export:
+    """One file: ``kind`` groups the table's rows, ``title`` says what the model is and how large."""
+
+    file: str
+    kind: str
+    title: str
+    exporter: str
+
+
+Make = Callable[[Path], None]
+"""Writes one model to a path."""
+
+
+def run_exports(about: str | None, exports: Iterable[tuple[Export, Make]]) -> None:
+    """The command line of a script: make its files in DIR, or those that are named, and list them."""
+    parser = ArgumentParser(description=about)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="make only these; by default all")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    failed = [
+        export.file
+        for export, make in exports
+        if (not options.files or export.file in options.files) and not try_export(options.out, export, make)
+    ]
+    sys.exit(f"not exported: {', '.join(failed)}" if failed else 0)
+
+
+def try_export(out: Path, export: Export, make: Make) -> bool:
+    """Whether the file could be made; what the exporter says if not goes to stderr."""
+    try:
+        make(out / export.file)
+    except Exception:  # an exporter may raise anything, and the other files are still wanted
+        traceback.print_exc()
+        return False
+    add_export(out, export)
+    print(f"{export.file}: {(out / export.file).stat().st_size:,} bytes", flush=True)
+    return True
+
+
+def add_export(out: Path, export: Export) -> None:
+    """Put the file into the list of its folder, in place of an older entry."""
+    path = out / LIST
+    known = {entry["file"]: entry for entry in json.loads(path.read_text())} if path.exists() else {}
+    known[export.file] = asdict(export)
+    path.write_text(json.dumps([known[file] for file in sorted(known)], indent=1) + "\n")
