@@ -234,6 +234,17 @@ def test_attention(inputs: str, attributes: str, extra: str, feeds: dict[str, Ar
     check_rewriting(modelled(text, HEADS), {"x": numbers(2, 5, 8), **given})
 
 
+def test_weights_may_be_constant_nodes() -> None:
+    text = """(float[2,5,8] x) => (float[2,5,8] y)
+        { y = com.microsoft.Attention<num_heads=2>(x, w, b) }"""
+    proto = modelled(text, HEADS)
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for name in ("w", "b"):
+        proto.graph.initializer.remove(tensors[name])
+        proto.graph.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensors[name]))
+    check_rewriting(proto, {"x": numbers(2, 5, 8)})
+
+
 def test_attention_of_other_sizes() -> None:
     text = """(float[N,S,8] x) => (float[N,S,12] y)
         { y = com.microsoft.Attention<num_heads=2, qkv_hidden_sizes=[8, 8, 12]>(x, w, b) }"""
@@ -253,6 +264,7 @@ def test_attention_with_a_past(causal: int) -> None:
         ("q, k, v", "", "float[N,5,8] q, float[N,7,8] k, float[N,7,12] v", {}),
         ("q, k, v, b", ", scale=0.4", "float[N,5,8] q, float[N,5,8] k, float[N,5,8] v", {}),
         ("q, k, v", ", unidirectional=1", "float[N,5,8] q, float[N,5,8] k, float[N,5,8] v", {}),
+        ("q, k, v", ", unidirectional=1", "float[N,5,8] q, float[N,7,8] k, float[N,7,8] v", {}),
         ("q, k, v", "", "float[N,5,8] q, float[N,2,7,4] k, float[N,2,7,4] v", {}),
         ('q, k, v, "", m', "", "float[2,5,8] q, float[2,7,8] k, float[2,7,8] v, int32[2] m", {"m": (2, 7)}),
         ('q, k, v, "", m', "", "float[2,5,8] q, float[2,7,8] k, float[2,7,8] v, int32[2,7] m", {}),
@@ -282,10 +294,12 @@ def test_packed_heads() -> None:
         np.testing.assert_allclose(run(ir.to_proto(model), feeds)[0], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_multi_head_attention_with_a_past() -> None:
-    text = """(float[N,5,8] q, float[N,5,8] k, float[N,5,8] v, float[N,2,3,4] p, float[N,2,3,4] r)
+@pytest.mark.parametrize("causal", [0, 1])
+def test_multi_head_attention_with_a_past(causal: int) -> None:
+    text = f"""(float[N,5,8] q, float[N,5,8] k, float[N,5,8] v, float[N,2,3,4] p, float[N,2,3,4] r)
         => (float[N,5,8] y, float[N,2,8,4] s, float[N,2,8,4] t)
-        { y, s, t = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, v, "", "", "", p, r) }"""
+        {{ y, s, t = com.microsoft.MultiHeadAttention<num_heads=2, unidirectional={causal}>
+            (q, k, v, "", "", "", p, r) }}"""
     check_rewriting(modelled(text, {}))
 
 

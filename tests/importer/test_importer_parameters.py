@@ -66,6 +66,23 @@ def test_what_is_data_is_no_parameter(text: str) -> None:
     assert import_model(proto.SerializeToString()).parameters == ()
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        "t = Constant<value = float[3,2] {1,2,3,4,5,6}>()",
+        """i = Constant<value = int8[3,2] {1,2,3,4,5,6}>()  s = Constant<value = float {1}>()
+        t = DequantizeLinear(i, s)""",
+    ],
+)
+def test_indices_into_a_constant_table_are_data_however_it_is_written(table: str) -> None:
+    proto = model(f"g (int64[2,3] p) => (float[2,3,2] y) {{ {table}  y = Gather(t, p) }}")
+    session = InferenceSession(proto.SerializeToString())
+    assert session.model.parameters == ()
+    indices = np.random.default_rng(0).integers(0, 3, (4, 3))  # twice the model's batch
+    rows = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
+    np.testing.assert_array_equal(session.run(None, {"p": indices})[0], rows[indices])
+
+
 def test_a_model_that_has_nothing_else_is_a_constant() -> None:
     proto = model("g (int64[2] p) => (float[A,B] y) { y = ConstantOfShape(p) }")
     session = InferenceSession(proto.SerializeToString())

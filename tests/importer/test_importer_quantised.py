@@ -288,6 +288,16 @@ def test_every_opset_since_10(opset: int) -> None:
     check_rewriting(proto)
 
 
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("scales", [(2, 2), (0.7, 0.5), (2.3, 0.6)])
+def test_a_resize_of_opset_10_becomes_one_of_opset_11(mode: str, scales: tuple[float, float]) -> None:
+    """Opset 11 has none without a roi; opset 10 rounds down along axes that grow, and up along those that shrink."""
+    text = f"""(float[2,3,7,6] x) => (float[2,3,a,b] y, float[2,3,a,b] w) {{ q = QuantizeLinear(x, s, z)
+        d = DequantizeLinear(q, s, z) k = Constant<value = float[4] {{1, 1, {scales[0]:f}, {scales[1]:f}}}>()
+        y = Resize<mode="{mode}">(d, k) w = Resize<mode="{mode}">(x, k) }}"""
+    check_rewriting(modelled(text, DATA, 10))
+
+
 def test_the_mean_along_an_axis() -> None:
     """onnxruntime has no kernel of this operator of its own."""
     text = """(int8[2,3,4,4] x) => (int8[2,3,4] y)

@@ -105,6 +105,13 @@ def test_what_is_left(indices: Any, attributes: dict[str, str]) -> None:
     assert "ScatterND" in ops(view)
 
 
+def test_more_rows_than_there_are_is_left() -> None:
+    """A batch that is cut in parts may have fewer rows than a file's own: such a file is refused, if at all."""
+    proto = scattered("ScatterElements", (2, 3), np.zeros((4, 1), np.int64), (4, 1), 18, axis=1)
+    view = import_model(proto.SerializeToString()).bind({"x": (2, 3), "u": (4, 1)})
+    assert "ScatterElements" in ops(view)
+
+
 @pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])
 def test_it_runs(operator: str) -> None:
     indices = np.array([[[0, 3], [0, 1]], [[1, 3], [1, 1]]]) if operator == "ScatterND" else np.full((2, 2, 3), 4)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from planning import Array, compare, drawn, modelled
+
+from trnrt import InferenceSession
 
 Shape = tuple[int, ...]
 
@@ -122,6 +125,21 @@ def test_pad_that_keeps_nothing(pads: Shape) -> None:
     """What is cut off is all of it: padding is left."""
     result = (3 + pads[0] + pads[2], 1 + pads[1] + pads[3])
     moved("Pad(r, p, w)", (3, 1), result, {"p": ints(*pads), "w": np.array(1.5, np.float32)})
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.inf])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_pad_with_infinity(value: float, dtype: str) -> None:
+    """Before a maximum, as TensorFlow's pools are exported, and before a Softmax, as masks are."""
+    graph = """(float[2,3,5,6] x) => (float[2,3,5,4] m, float[2,3,5,8] s) { r = Tanh(x)  v = Pad(r, p, w)
+        m = MaxPool<kernel_shape=[1,2], strides=[1,2]>(v) a = Mul(v, minus) s = Softmax(a) }"""
+    constants = {"p": ints(0, 0, 0, 2, 0, 0, 0, 0), "w": np.array(value, np.float32)}
+    model = modelled(graph, constants | {"minus": np.array(-np.sign(value), np.float32)}, 18).SerializeToString()
+    feeds = {"x": drawn(2, 3, 5, 6)}
+    mine = InferenceSession(model, dtype=dtype, cache=False).run(None, feeds)
+    theirs = onnxruntime.InferenceSession(model).run(None, feeds)
+    for one, two in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-6 if dtype == "float32" else 0.02)
 
 
 def test_pad_of_old() -> None:

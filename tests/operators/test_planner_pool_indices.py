@@ -94,6 +94,15 @@ def test_indices_that_the_dtype_would_round_are_refused() -> None:
         trnrt.InferenceSession(model, dtype="bfloat16", cache=False).run(None, {"x": drawn(*IMAGE)})
 
 
+def test_what_reads_a_refused_nodes_integers_is_not_to_blame() -> None:
+    graph = """(float[4,9,5,2,6] x) => (float[4,9,1,1,2] y, int64[4,9,1,1,2] i)
+        { y, i = MaxPool<kernel_shape=[3,1,3], strides=[3,2,2], storage_order=1>(x) }"""
+    model = modelled(graph, opset=20).SerializeToString()
+    with pytest.raises(UnsupportedModelError) as refused:
+        trnrt.InferenceSession(model, dtype="float16", cache=False).run(None, {"x": drawn(4, 9, 5, 2, 6)})
+    assert {blocker.reason.split(", ")[-1] for blocker in refused.value.blockers} == {"which float16 does not hold"}
+
+
 # -- unpooling -------------------------------------------------------------------------------------------
 
 UNPOOL = """(float[N,3,{h},{w}] x) => (float[a,b,c,d] z) {{

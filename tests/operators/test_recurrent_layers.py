@@ -92,6 +92,7 @@ def test_short_dtypes(op: str, dtype: str, most: float) -> None:
         ("RNN", {"activations": ["Softsign"]}, "the activation 'softsign'"),
         ("RNN", {"activations": ["Relu", "Tanh"], "direction": "bidirectional"}, "different activations"),
         ("LSTM", {"hidden": 1100, "steps": 1}, "up to 131,072 stay in SBUF"),
+        ("LSTM", {"activations": ["Relu", "Tanh", "Tanh"], "input_forget": 1}, "input_forget=1 with the activation"),
     ],
 )
 def test_refusals(op: str, options: dict[str, Any], why: str) -> None:

@@ -83,6 +83,12 @@ ENDS = {
         {"keep": np.array([True, False, True])},
         ["Compress"],
     ),
+    # Constants without elements are the kernel's.
+    "Resize without a roi": (
+        "(float[1,2,3,3] x) => (int64[4,k] y) { a = Tanh(x)  b = Resize(a, roi, scales)  y = NonZero(b) }",
+        {"roi": np.array([], np.float32), "scales": np.array([1, 1, 2, 2], np.float32)},
+        ["NonZero"],
+    ),
 }
 
 

@@ -178,3 +178,13 @@ def test_joined_values_share_a_dtype() -> None:
     x, z = ((RANDOM.standard_normal((1, 8, 4, 4)) * 90).astype(np.float32) for _ in range(2))
     joined = np.concatenate([quantised(x, 1), quantised(z, 1)], 1).swapaxes(2, 3)
     np.testing.assert_array_equal(session.run(None, {"x": x, "z": z})[0], convolved(joined, weights))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_masks_lowest_number_is_infinite_where_the_dtype_does_not_hold_it(dtype: str) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (float[2,3] y)
+        <float[2,3] mask = {0, -3.4e38, 0, 0, 0, -3.4e38}> { a = Add(x, mask) y = Softmax(a) }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    x = np.array([[1, 9, 1], [2, 2, 9]], np.float32)
+    (shares,) = trnrt.InferenceSession(model, dtype=dtype, cache=False).run(None, {"x": x})
+    np.testing.assert_allclose(shares, [[0.5, 0, 0.5], [0.5, 0.5, 0]], atol=4e-3)

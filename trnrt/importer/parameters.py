@@ -6,6 +6,7 @@ A plan needs their values, not only their shapes, so they are bound as constants
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from trnrt.errors import InputError
 from trnrt.importer.records import ReadModel
+from trnrt.importer.values import has_subgraph
 from trnrt.operators.record import COUNTS, Index, record_of
 from trnrt.text import quote
 
@@ -22,16 +24,33 @@ _MOST_NUMBERS = 4096
 
 def find_parameters(graph: ir.Graph) -> tuple[str, ...]:
     """Names of the inputs whose values a plan needs."""
-    by_value: set[ir.Value] = set()
+    found = _Found(_find_constants(graph))
     for node in reversed(list(graph)):
         record = record_of(node)
-        if record is not None and COUNTS in record.folds and all(_is_by_value(v, by_value) for v in node.outputs):
-            by_value.update(node.outputs)
-    return tuple(value.name or "" for value in graph.inputs if _is_parameter(value, by_value))
+        if record is not None and COUNTS in record.folds and all(_is_by_value(v, found) for v in node.outputs):
+            found.by_value.update(node.outputs)
+    return tuple(value.name or "" for value in graph.inputs if _is_parameter(value, found))
 
 
-def _is_parameter(value: ir.Value, by_value: set[ir.Value]) -> bool:
-    if value.dtype is None or value.shape is None or not value.uses() or not _is_by_value(value, by_value):
+@dataclass
+class _Found:
+    """Values that are constants, and those that are read only as parameters or to compute parameters."""
+
+    constants: set[ir.Value]
+    by_value: set[ir.Value] = field(default_factory=set)
+
+
+def _find_constants(graph: ir.Graph) -> set[ir.Value]:
+    """The values that no input of the model changes: a table may be a Constant node, or be dequantised."""
+    found = set(graph.initializers.values())
+    for node in graph:
+        if not has_subgraph(node) and all(value is None or value in found for value in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def _is_parameter(value: ir.Value, found: _Found) -> bool:
+    if value.dtype is None or value.shape is None or not value.uses() or not _is_by_value(value, found):
         return False
     of_any_rank = all(_is_index(node, index) for node, index in value.uses())
     if of_any_rank:
@@ -39,19 +58,18 @@ def _is_parameter(value: ir.Value, by_value: set[ir.Value]) -> bool:
     return len(value.shape) <= 1
 
 
-def _is_by_value(value: ir.Value, by_value: set[ir.Value]) -> bool:
+def _is_by_value(value: ir.Value, found: _Found) -> bool:
     """True if the value is read, and only as a parameter or to compute parameters."""
     uses = list(value.uses())
-    return bool(uses) and not value.is_graph_output() and all(_takes_value(n, i, by_value) for n, i in uses)
+    return bool(uses) and not value.is_graph_output() and all(_takes_value(n, i, found) for n, i in uses)
 
 
-def _takes_value(node: ir.Node, index: int, by_value: set[ir.Value]) -> bool:
-    if node.outputs and node.outputs[0] in by_value:
+def _takes_value(node: ir.Node, index: int, found: _Found) -> bool:
+    if node.outputs and node.outputs[0] in found.by_value:
         return True
     if _is_index(node, index):
         # Indices into a constant table are data: each sentence would need a new plan.
-        table = node.inputs[0]
-        return table is not None and not table.is_initializer()
+        return node.inputs[0] is not None and node.inputs[0] not in found.constants
     record = record_of(node)
     return record is not None and not isinstance(record.values, Index) and index in record.values
 

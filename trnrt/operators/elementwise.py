@@ -377,6 +377,7 @@ _declare(_VARIADIC, lower_variadic, order.broadcasting)
 @_elementwise({"Where": (9, 16)}, order=order.broadcasting, bound=bound_choose, folds=CHEAP | COUNTS)
 def lower_where(lowering: Lowering, node: ir.Node) -> None:
     """One tensor where a condition holds, another elsewhere."""
+    lowering.mark_whole_numbers(node.outputs[0])  # so that, if this node is refused, those after it are not blamed
     program = Program()
     condition, x, y = (term(lowering, program, node.inputs[k], integers=True) for k in range(3))
     program.apply("where", condition, x, y)

@@ -405,8 +405,8 @@ def _pad_value(lowering: Lowering, node: ir.Node) -> float:
         return float(attribute(node, "value", 0.0))
     value = constant_numbers(lowering, node, 2, "constant_value")
     fill = float(value[0]) if value is not None and value.size else 0.0
-    if not np.isfinite(fill):
-        raise Blocked(f"the padding's value {fill}; finite numbers are supported")
+    if np.isnan(fill):
+        raise Blocked(f"the padding's value {fill}; numbers and infinity are supported")
     return fill
 
 

@@ -144,6 +144,11 @@ def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked(f"{features:,} features in a step; up to {MAX_FEATURES:,} are supported")
     _check_room(lowering, kind, hidden)
     functions, clip = _functions(node, len(backwards)), float(attribute(node, "clip", 0.0))
+    if attribute(node, "input_forget", 0) and functions[0] != "sigmoid":
+        raise Blocked(
+            f"input_forget=1 with the activation {functions[0]!r}",
+            "only sigmoid(-x) is 1 - sigmoid(x): train the layer with sigmoid gates, or without input_forget",
+        )
     halved = functions == FUNCTIONS[node.op_type] and kind != "rnn" and not clip and input_at(node, 7) is None
     form = Form(kind, hidden, _resets_product(node), bool(attribute(node, "input_forget", 0)), halved)
     given = {

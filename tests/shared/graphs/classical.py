@@ -89,3 +89,16 @@ def draw_labels(draft: Draft) -> None:
     else:
         table = draft.fixed([10 * k for k in range(count)])
         draft.add("ArrayFeatureExtractor", [table, index], STEP, domain=ML)
+
+
+def draw_categories(draft: Draft) -> None:
+    """A column for each category, of integers of an input or of floats that are rounded."""
+    there = [x.name for x in draft.inputs if x.kind in ("index", "integer") and x.dtype == "int64"]
+    if there and draft.chance(0.5):
+        source = draft.choice(there)
+    else:
+        source = draft.pick(lambda array: str(array.dtype) == "float32" and array.ndim < 5)
+        draft.since(11)
+        (source,) = draft.add("Round", [source], STEP)
+    cats = draft.random.sample(range(-3, 5), draft.between(1, 6))
+    draft.add("OneHotEncoder", [source], MOVES, domain=ML, cats_int64s=cats, zeros=1)

@@ -13,7 +13,20 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from graphs.noise import LARGEST, MOVES, SMOOTH, Array, Dropped, Moved, Node, Rounding, is_float, node_session
+from graphs.noise import (
+    LARGEST,
+    MOVES,
+    SMOOTH,
+    Array,
+    Dropped,
+    Moved,
+    Node,
+    Rounding,
+    ir_version,
+    is_float,
+    node_session,
+    opset_ids,
+)
 
 FLOAT_TYPES = {"float32": 1, "float16": 10, "float64": 11}
 SIZES = (1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 12, 13)
@@ -34,17 +47,22 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Input:
-    """An input of the graph: how it is declared, and how it is drawn."""
+    """An input of the graph: how it is declared, and how it is drawn. ``most``: the largest of counts."""
 
     name: str
     shape: tuple[int | str, ...]
     dtype: str
     kind: str
+    most: int = 1
 
     def draw(self, rows: int, generator: np.random.Generator) -> Array:
         shape = [size if isinstance(size, int) else rows for size in self.shape]
         if self.kind == "index":
             return generator.integers(-3, 3, shape).astype(self.dtype)
+        if self.kind == "count":
+            return generator.integers(1, self.most + 1, shape).astype(self.dtype)
+        if self.kind == "mask":
+            return generator.integers(0, 2, shape).astype(self.dtype)
         if self.kind == "integer":
             return generator.integers(0, 5, shape).astype(self.dtype)
         if self.kind == "truth":
@@ -59,7 +77,8 @@ class Input:
 
 @dataclass
 class Draft:
-    """What has been drawn so far. ``rows``: of the batch, while the graph is drawn; ``opened``: whether it is open."""
+    """What has been drawn so far. ``rows``: of the batch, while the graph is drawn; ``opened``: whether it is open;
+    ``lively``: whether a result of nothing but zeros is dropped."""
 
     seed: int
     opset: int
@@ -68,6 +87,7 @@ class Draft:
     opened: bool
     rows: int
     fallback: bool = False
+    lively: bool = True
     inputs: list[Input] = field(default_factory=list)
     values: dict[str, Moved] = field(default_factory=dict)
     constants: dict[str, Array] = field(default_factory=dict)
@@ -150,29 +170,40 @@ class Draft:
         self.constants[name] = np.asarray(values, dtype)
         return name
 
-    def input(self, shape: tuple[int | str, ...], dtype: str, kind: str) -> str:
-        made = Input(self.name("x"), shape, dtype, kind)
+    def input(self, shape: tuple[int | str, ...], dtype: str, kind: str, most: int = 1) -> str:
+        made = Input(self.name("x"), shape, dtype, kind, most)
         self.inputs.append(made)
         self.values[made.name] = self.rounding.given(made.draw(self.rows, self.generator))
         return made.name
 
     def add(
-        self, op: str, inputs: Sequence[str], kind: str = SMOOTH, outputs: int = 1, domain: str = "", **attributes: Any
+        self,
+        op: str,
+        inputs: Sequence[str],
+        kind: str = SMOOTH,
+        outputs: int = 1,
+        domain: str = "",
+        left_out: Sequence[int] = (),
+        **attributes: Any,
     ) -> list[str]:
-        """Add a node, and run it: the names of its outputs. Dropped where its result is of no use."""
+        """Add a node, and run it: the names of its outputs, "" for those that are ``left_out``.
+
+        Dropped where its result is of no use.
+        """
         check_gaps(op, inputs, self.values)
-        made = [self.name("v") for _ in range(outputs)]
+        made = ["" if place in left_out else self.name("v") for place in range(outputs)]
         attributes = {name: value for name, value in attributes.items() if value is not None and value != []}
         node = helper.make_node(op, list(inputs), made, name=self.name("n"), domain=domain, **attributes)
         # Some inputs must be constants for onnxruntime, too.
-        settings = {name: array for name, array in self.constants.items() if name not in self.values}
         arrays = {name: value.clean for name, value in self.values.items()}
-        session = node_session(node, arrays, settings, self.opset)
-        read = list(dict.fromkeys(name for name in inputs if name and name not in settings))
+        session = node_session(node, arrays, self.constants, self.opset)
+        read = list(dict.fromkeys(name for name in inputs if name in arrays))
         step = Node(node, kind, session, read)
         found = self.rounding.through(step, self.values)
         for value in found.values():
             self.check(op, value, self.rows)
+            if self.lively:
+                check_lively(op, value.clean)
         self.values |= found
         self.nodes.append(step)
         self.readers.update(read)
@@ -232,6 +263,12 @@ def check_gaps(op: str, inputs: Sequence[str], values: Mapping[str, Moved]) -> N
         raise Dropped(f"{op} of gaps")
 
 
+def check_lively(op: str, array: Array) -> None:
+    """Dropped where all elements are 0: whatever is computed of them proves nothing."""
+    if is_float(array) and array.size > 1 and not array.any():
+        raise Dropped(f"{op}: nothing but zeros")
+
+
 def has_gaps(array: Array) -> bool:
     return is_float(array) and bool(np.isnan(array).any())
 
@@ -240,8 +277,6 @@ def modelled(
     draft: Draft, nodes: Sequence[onnx.NodeProto], inputs: Sequence[Input], outputs: Sequence[str]
 ) -> onnx.ModelProto:
     """A model of these nodes; outputs have no shape, or that of the values with the batch open."""
-    from graphs.noise import ir_version
-
     read = {name for node in nodes for name in node.input}
     infos = [helper.make_tensor_value_info(i.name, type_of(i.dtype), list(i.shape)) for i in inputs if i.name in read]
     tensors, constants = [], []
@@ -253,8 +288,7 @@ def modelled(
             tensors.append(tensor)
     made = [output_info(draft, name) for name in outputs]
     graph = helper.make_graph([*constants, *nodes], f"graph{draft.seed}", infos, made, tensors)
-    opsets = [helper.make_opsetid("", draft.opset), helper.make_opsetid("ai.onnx.ml", 3)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version(draft.opset))
+    return helper.make_model(graph, opset_imports=opset_ids(draft.opset), ir_version=ir_version(draft.opset))
 
 
 def output_info(draft: Draft, name: str) -> onnx.ValueInfoProto:

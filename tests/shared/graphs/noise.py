@@ -18,7 +18,10 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import helper
 
+from graphs.spelling import spell_layouts
+
 Array = NDArray[Any]
+MICROSOFT = "com.microsoft"
 MOVES, SMOOTH, STEP, JUMPS = "moves", "smooth", "step", "jumps"
 # Two units of rounding of float32, float16, and bfloat16.
 NOISE = {"float32": 2.0**-22, "float64": 2.0**-22, "float16": 2.0**-9, "bfloat16": 2.0**-7}
@@ -32,7 +35,10 @@ COMPARING = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqua
 LARGEST = 3e3
 # What is rounded as coarsely as 1, however small its result is: 1 is added on the way, or taken away; or the argument
 # is reduced by multiples of pi, as validation's bounds count on, too (``bound_of_one``).
-BESIDE_ONE = frozenset({"Celu", "Cos", "Elu", "Gelu", "Mish", "Selu", "Sigmoid", "Sin", "Softplus", "Swish"})
+BESIDE_ONE = frozenset(
+    """BiasGelu Celu Cos Elu FastGelu GRU Gelu LSTM Mish QuickGelu RNN Selu Sigmoid Sin Softplus
+    Swish""".split()  # noqa: SIM905
+)
 
 
 class Dropped(Exception):
@@ -93,8 +99,9 @@ def quiet() -> onnxruntime.SessionOptions:
 
 def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """onnxruntime's session; Dropped where it refuses the model."""
+    text = spell_layouts(model).SerializeToString()
     try:
-        return onnxruntime.InferenceSession(model.SerializeToString(), quiet(), providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(text, quiet(), providers=["CPUExecutionProvider"])
     except Exception as error:  # of any kind: it is onnxruntime that does not want it
         raise Dropped("onnxruntime does not load it") from error
 
@@ -128,11 +135,18 @@ class Rounding:
         """Of the coarsest dtype in question."""
         return max([sizes[self.dtype], *(sizes[str(array.dtype)] for array in arrays if is_float(array))])
 
-    def jittered(self, array: Array, size: float) -> Array:
-        """Floats, each moved by ``size`` of itself, or somewhat less, up or down; by a unit of rounding at least."""
+    def jittered(self, array: Array, size: float, clean: Array | None = None) -> Array:
+        """Floats, each moved by ``size`` of itself, or somewhat less, up or down; by a unit of rounding at least.
+
+        Away from ``clean`` where it is given and another number: else a second move may undo the first one, and what
+        magnifies them (the logarithm of nearly 1) seems to have exact inputs.
+        """
         if not is_float(array):
             return array
         ways = self.generator.choice([-1.0, 1.0], array.shape)
+        if clean is not None and clean.shape == array.shape:
+            larger, smaller = np.abs(array) > np.abs(clean), np.abs(array) < np.abs(clean)
+            ways = np.where(larger, 1.0, np.where(smaller, -1.0, ways))
         shares = size * ways * self.generator.uniform(0.6, 1, array.shape)
         return shifted(array, shares, self.size(array, sizes=NORMAL))
 
@@ -186,7 +200,7 @@ class Rounding:
         found = {name: value.samples[k] for name, value in sources.items()}
         if node.kind != SMOOTH:
             return found
-        return {name: self.jittered(array, self.size(array)) for name, array in found.items()}
+        return {name: self.jittered(array, self.size(array), sources[name].clean) for name, array in found.items()}
 
     def _check_apart(self, node: Node, sources: dict[str, Moved]) -> None:
         """Dropped where numbers that are compared are nearly equal, or may be after rounding."""
@@ -239,8 +253,11 @@ def check_near(node: Node, made: Array, clean: Array, source: Array, widely: flo
 def largest_added(node: onnx.NodeProto, sources: Mapping[str, Moved]) -> Array | None:
     """How large the numbers are that onnxruntime itself adds up, where its result may be all that rounding leaves."""
     given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    if node.op_type in BESIDE_ONE or given.get("post_transform") == b"LOGISTIC":
+    if node.op_type in BESIDE_ONE or given.get("post_transform", given.get("activation")) in (b"LOGISTIC", b"Sigmoid"):
         return np.ones(())
+    if node.op_type == "GridSample":  # its coordinates are as large as the image, and move what lies between pixels
+        image = sources[node.input[0]].clean
+        return np.asarray(sum(image.shape[2:]) * np.abs(image.astype(np.float64)).max())
     if node.op_type not in ("InstanceNormalization", "LRN"):
         return None
     x, *others = (np.abs(sources[name].clean.astype(np.float64)) for name in node.input[:2])
@@ -286,20 +303,25 @@ def is_short(array: Array) -> bool:
 
 
 def node_session(node: onnx.NodeProto, arrays: dict[str, Array], constants: dict[str, Array], opset: int) -> Any:
-    """A session of one node, of inputs of any size; constants stay constants."""
+    """A session of one node, of inputs of any size. Constants stay constants, unless they are among the ``arrays``:
+    those that rounding moves are inputs of their size."""
     names = list(dict.fromkeys(name for name in node.input if name))
-    inputs = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(arrays[name].dtype), [None] * arrays[name].ndim
-        )
-        for name in names
-        if name in arrays
-    ]
-    tensors = [onnx.numpy_helper.from_array(constants[name], name) for name in names if name in constants]
+    inputs = []
+    for name in (name for name in names if name in arrays):
+        sizes = list(arrays[name].shape) if name in constants else [None] * arrays[name].ndim
+        inputs.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(arrays[name].dtype), sizes))
+    settings = [name for name in names if name in constants and name not in arrays]
+    tensors = [onnx.numpy_helper.from_array(constants[name], name) for name in settings]
     outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     graph = helper.make_graph([node], "node", inputs, outputs, tensors)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 3)]
-    return session_of(helper.make_model(graph, opset_imports=opsets, ir_version=ir_version(opset)))
+    return session_of(helper.make_model(graph, opset_imports=opset_ids(opset), ir_version=ir_version(opset)))
+
+
+def opset_ids(opset: int) -> list[onnx.OperatorSetIdProto]:
+    """Those of all domains that are drawn."""
+    return [
+        helper.make_opsetid(domain, version) for domain, version in (("", opset), ("ai.onnx.ml", 3), (MICROSOFT, 1))
+    ]
 
 
 def ir_version(opset: int) -> int:

@@ -35,6 +35,12 @@ def draw_product_with_itself(draft: Draft) -> None:
 
 
 def draw_gemm(draft: Draft) -> None:
+    inputs, settings = draw_gemm_inputs(draft)
+    draft.add("Gemm", inputs, **settings)
+
+
+def draw_gemm_inputs(draft: Draft) -> tuple[list[str], dict[str, Any]]:
+    """Inputs and attributes of a Gemm: a value and a constant, and at times what is added."""
     source = draft.pick(has_rank(2, 2))
     shape = draft.shape(source)
     settings: dict[str, Any] = {"alpha": draft.choice([None, 0.5, 1.7]), "beta": draft.choice([None, 0.5, -1.0])}
@@ -54,7 +60,7 @@ def draw_gemm(draft: Draft) -> None:
         forms = [(features,), (1, features), (), (1,), (rows, 1), (rows, features)]
         form = draft.choice(forms[:4] if draft.batched(source) else forms)
         inputs.append(draft.weight(draft.numbers(form)))
-    draft.add("Gemm", inputs, **settings)
+    return inputs, settings
 
 
 def draw_einsum(draft: Draft) -> None:

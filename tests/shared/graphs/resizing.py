@@ -24,7 +24,7 @@ def draw_resize(draft: Draft) -> None:
     elif len(shape) <= 2:
         moved[0] = moved[0] and not draft.opened
     scales = [draft.choice(SCALES) if moves else 1.0 for moves in moved]
-    mode = draft.choice(["nearest", "nearest", "linear"]) if draft.opset < 11 or draft.chance(0.8) else "cubic"
+    mode = draft.choice(["nearest", "nearest", "linear"]) if draft.opset < 11 or draft.chance(0.7) else "cubic"
     if mode != "nearest" and len(shape) > 2 and not all(moved[-2:]):
         raise Dropped("linear and cubic are of the last two axes")
     if mode == "cubic" and len(shape) not in (2, 4):
@@ -35,6 +35,16 @@ def draw_resize(draft: Draft) -> None:
         draft.add("Resize", [source, draft.fixed(scales, "float32")], kind_of(mode), mode=mode)
     else:
         resize(draft, source, scales, moved, mode)
+
+
+def weigh(draft: Draft, mode: str) -> dict[str, Any]:
+    """Other weights of linear and cubic pixels."""
+    found: dict[str, Any] = {}
+    if mode == "cubic":
+        found = {"cubic_coeff_a": draft.choice([None, -0.5, -1.0]), "exclude_outside": draft.choice([None, None, 1])}
+    if mode != "nearest" and draft.opset >= 18 and draft.chance(0.3):
+        found["antialias"] = 1
+    return found
 
 
 def kind_of(mode: str) -> str:
@@ -65,6 +75,7 @@ def resize(draft: Draft, source: str, scales: list[float], moved: list[bool], mo
         settings["axes"] = [axis - len(shape) if draft.chance(0.3) else axis for axis in axes]
     if not axes:
         raise Dropped("nothing to resize")
+    settings |= weigh(draft, mode)
     region = draft.fixed([], draft.float_type)
     if settings.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         starts = [draft.choice([0.0, 0.1, 0.25]) if moved[axis] else 0.0 for axis in axes]

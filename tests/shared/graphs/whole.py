@@ -7,11 +7,35 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from graphs import classical, elementwise, integral, movement, products, reducing, resizing, windows
+from graphs import (
+    attending,
+    bytes,
+    classical,
+    elementwise,
+    ending,
+    fused,
+    integral,
+    movement,
+    products,
+    recurrent,
+    reducing,
+    resizing,
+    sampling,
+    scattering,
+    windows,
+)
 from graphs.draft import ROWS, Draft
-from graphs.noise import Dropped
+from graphs.noise import MICROSOFT, Dropped
 
 Drawing = Callable[[Draft], None]
+NCHWC = "AveragePool Conv GlobalAveragePool GlobalMaxPool MaxPool ReorderInput ReorderOutput Upsample"
+
+
+def own(names: str) -> str:
+    """Operators of onnxruntime's own domain."""
+    return " ".join(f"{MICROSOFT}.{name}" for name in names.split())
+
+
 # What each draw may add, and how often it is drawn.
 DRAWS: dict[Drawing, tuple[float, str]] = {
     elementwise.draw_unary: (4, " ".join(elementwise.SMOOTH_UNARY)),
@@ -85,15 +109,45 @@ DRAWS: dict[Drawing, tuple[float, str]] = {
     classical.draw_classifier: (0.3, "ai.onnx.ml.LinearClassifier"),
     classical.draw_columns: (0.3, "ai.onnx.ml.ArrayFeatureExtractor"),
     classical.draw_labels: (0.4, "ai.onnx.ml.LabelEncoder"),
+    classical.draw_categories: (0.4, "ai.onnx.ml.OneHotEncoder"),
+    recurrent.draw_lstm: (1.2, "LSTM"),
+    recurrent.draw_gru: (1, "GRU"),
+    recurrent.draw_rnn: (0.8, "RNN"),
+    sampling.draw_grid_sample: (1.2, "GridSample"),
+    sampling.draw_affine_grid: (0.5, "AffineGrid"),
+    sampling.draw_indices: (0.8, "MaxPool"),
+    sampling.draw_unpool: (0.6, "MaxUnpool"),
+    scattering.draw_scatter_nd: (0.7, "ScatterND"),
+    scattering.draw_scatter_elements: (0.8, "Scatter ScatterElements"),
+    attending.draw_attention: (1.2, "Attention"),
+    attending.draw_rotary: (0.8, "RotaryEmbedding"),
+    bytes.draw_round_trip: (1, "QuantizeLinear DequantizeLinear"),
+    bytes.draw_byte_weights: (0.6, "DequantizeLinear"),
+    bytes.draw_dynamic: (0.4, "DynamicQuantizeLinear DequantizeLinear"),
+    fused.draw_gelu: (0.6, own("Gelu FastGelu BiasGelu QuickGelu")),
+    fused.draw_fused_conv: (0.6, own("FusedConv")),
+    fused.draw_fused_matmul: (0.5, own("FusedMatMul TransposeMatMul")),
+    fused.draw_fused_gemm: (0.4, own("FusedGemm")),
+    fused.draw_skip_norm: (0.6, own("SkipLayerNormalization SkipSimplifiedLayerNormalization")),
+    fused.draw_simplified_norm: (0.4, "SimplifiedLayerNormalization"),
+    fused.draw_embeddings: (0.3, own("EmbedLayerNormalization")),
+    fused.draw_fused_attention: (0.7, own("Attention MultiHeadAttention")),
+    fused.draw_fused_rotary: (0.4, own("RotaryEmbedding")),
 }
+ENDS = "NonZero NonMaxSuppression Compress Unique RoiAlign"
+"""What ``ending.draw_end`` may add."""
+_CPU = "onnxruntime has none for a CPU"
+_BLOCKS = "its blocks are made by onnxruntime's optimizer only, for a processor"
+_LATER = "onnxruntime doesn't know its opset, or its domain"
 UNDRAWN = {
-    "ai.onnx.ml.OneHotEncoder": "of strings and integers, compared in test_planner_encoders.py",
-    "GridSample": "compared in test_planner_sampling.py",
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), "drawn by test_recurrent_layers.py"),
-    "SimplifiedLayerNormalization": "onnx's checker doesn't know it; drawn in test_importer_fused.py",
     "ai.onnx.ml.ZipMap": "its output is a list of dicts, compared in test_planner_pipelines.py",
+    **dict.fromkeys(own("BiasAdd BiasSplitGelu GroupNorm NhwcConv NhwcFusedConv").split(), _CPU),
+    **{f"com.microsoft.nchwc.{name}": _BLOCKS for name in NCHWC.split()},
+    **dict.fromkeys(("SwiGLU", "ai.onnx.preview.FlexAttention"), _LATER),
+    **dict.fromkeys(own("NhwcMaxPool Pad QLinearConv").split(), "compared in tests/importer"),
+    "MaxRoiPool": "its regions are an input; compared with the other ends in tests/planner",
 }
-"""Operators that are lowered and not drawn, each with the reason."""
+"""Operators that run and are not drawn, each with the reason. ``quantised.py`` draws those of quantised graphs."""
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 13, 14, 15, 16, 17, 17, 17, 18, 19, 20, 21, 21, 22, 23, 23, 24)
 SHORTEST, LONGEST = 2, 12
 ATTEMPTS = 60
@@ -152,6 +206,9 @@ def draw_graph(seed: int) -> tuple[Draft, Setting]:
             draft.random.choices(draws, weights)[0](draft)
         except Dropped as reason:
             draft.dropped[str(reason)] += 1
+    if draft.chance(0.04):
+        with suppress(Dropped):
+            ending.draw_end(draft)
     return draft, given
 
 

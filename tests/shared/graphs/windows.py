@@ -39,7 +39,12 @@ def window(draft: Draft, sizes: tuple[int, ...], *, dilates: bool, fits: bool = 
 
 
 def draw_conv(draft: Draft) -> None:
-    source = pick_image(draft)
+    inputs, settings = draw_conv_inputs(draft, pick_image(draft))
+    draft.add("Conv", inputs, **settings)
+
+
+def draw_conv_inputs(draft: Draft, source: str) -> tuple[list[str], dict[str, Any]]:
+    """Inputs and attributes of a convolution of a value."""
     shape = draft.shape(source)
     channels = shape[1]
     group = draft.choice([n for n in range(1, channels + 1) if channels % n == 0]) if draft.chance(0.4) else 1
@@ -51,7 +56,7 @@ def draw_conv(draft: Draft) -> None:
         inputs.append(draft.weight(draft.numbers([features])))
     if draft.chance(0.4):
         del settings["kernel_shape"]
-    draft.add("Conv", inputs, group=None if group == 1 and draft.chance(0.5) else group, **settings)
+    return inputs, settings | {"group": None if group == 1 and draft.chance(0.5) else group}
 
 
 def draw_computed_conv(draft: Draft) -> None:

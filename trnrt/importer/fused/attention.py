@@ -19,11 +19,13 @@ from trnrt.importer.values import attribute, constant_array, input_at
 
 @dataclass(frozen=True)
 class _Heads:
-    """Queries, keys and values, each (B, N, S, h); ``added``: terms of the scores, each broadcast to (B, N, S, T)."""
+    """Queries, keys and values, each (B, N, S, h); ``past``: the keys before these queries' own, (B, N, P, h);
+    ``added``: terms of the scores, each broadcast to (B, N, S, T)."""
 
     query: ir.Value
     key: ir.Value
     value: ir.Value
+    past: ir.Value | None
     added: tuple[ir.Value, ...]
     is_causal: bool
     scale: float
@@ -44,20 +46,27 @@ def _attend(writer: Writer, heads: _Heads, name: str) -> tuple[ir.Value, ir.Valu
 
 
 def _causal(writer: Writer, heads: _Heads) -> ir.Value:
-    """The lowest number for each key (T) that comes after the query (S), else 0; the last query sees all keys."""
+    """The lowest number for each key (T) that comes after the query (S), else 0.
+
+    As in onnxruntime: the first query comes behind the past, whatever sequence the keys are of; the last sees all keys.
+    """
     if writer.opset < 11:
         raise Left(f"causal attention in opset {writer.opset}; opset 11 and later are supported")
     zero, one = np.array(0, np.int64), np.array(1, np.int64)
-    ends = [
-        writer.apply("Gather", writer.apply("Shape", x), np.array(2, np.int64), axis=0)
-        for x in (heads.query, heads.key)
-    ]
+    ends = [_length(writer, x) for x in (heads.query, heads.key)]
     rows, columns = (writer.apply("Range", zero, end, one) for end in ends)
-    past = writer.apply("Sub", ends[1], ends[0])
-    after = writer.apply("Less", writer.unsqueeze(writer.apply("Add", rows, past), 1), writer.unsqueeze(columns, 0))
+    places = rows if heads.past is None else writer.apply("Add", rows, _length(writer, heads.past))
+    after = writer.apply("Less", writer.unsqueeze(places, 1), writer.unsqueeze(columns, 0))
+    others = writer.apply("Less", rows, writer.apply("Sub", ends[0], one))
+    after = writer.apply("And", after, writer.unsqueeze(others, 1))
     assert heads.query.dtype is not None
     lowest = float(np.finfo(heads.query.dtype.numpy()).min) if heads.query.dtype != ir.DataType.BFLOAT16 else -3.38e38
     return writer.apply("Where", after, writer.number(lowest, heads.query), writer.number(0, heads.query))
+
+
+def _length(writer: Writer, heads: ir.Value) -> ir.Value:
+    """S of (B, N, S, h), as a number that is computed when shapes are known."""
+    return writer.apply("Gather", writer.apply("Shape", heads), np.array(2, np.int64), axis=0)
 
 
 def _mask(writer: Writer, node: ir.Node, mask: ir.Value, like: ir.Value, keys: ir.Value) -> ir.Value:
@@ -66,8 +75,7 @@ def _mask(writer: Writer, node: ir.Node, mask: ir.Value, like: ir.Value, keys: i
     if rank == 1:
         if writer.opset < 11:
             raise Left("a mask of lengths before opset 11")
-        count = writer.apply("Gather", writer.apply("Shape", keys), np.array(2, np.int64), axis=0)
-        places = writer.apply("Range", np.array(0, np.int64), count, np.array(1, np.int64))
+        places = writer.apply("Range", np.array(0, np.int64), _length(writer, keys), np.array(1, np.int64))
         places = writer.unsqueeze(writer.apply("Cast", places, to=ir.DataType.FLOAT), 0)
         _check_lengths(writer, mask, like)
         counts = writer.apply("Less", places, writer.unsqueeze(_floats(writer, mask), 1))
@@ -131,7 +139,7 @@ def write_attention(writer: Writer, node: ir.Node) -> None:
     terms += [] if added is None else [added]
     scale = attribute(node, "scale", 0.0) or 1 / sqrt(sizes[0] // heads)
     is_causal = bool(attribute(node, "unidirectional", 0))
-    group = _Heads(query, key, value, tuple(terms), is_causal, float(scale), sizes[2])
+    group = _Heads(query, key, value, olds[0], tuple(terms), is_causal, float(scale), sizes[2])
     present = None
     if len(node.outputs) > 1 and node.outputs[1].name:
         present = writer.apply("Concat", *(writer.unsqueeze(x, 0) for x in (key, value)), axis=0)
@@ -160,7 +168,7 @@ def write_multi_head_attention(writer: Writer, node: ir.Node) -> None:
     terms += [] if added is None else [added]
     scale = attribute(node, "scale", 0.0) or 1 / sqrt(writer.size(query, 3))
     is_causal = bool(attribute(node, "unidirectional", 0))
-    group = _Heads(query, key, value, tuple(terms), is_causal, float(scale), width)
+    group = _Heads(query, key, value, input_at(node, 6), tuple(terms), is_causal, float(scale), width)
     made, _scores = _attend(writer, group, node.name or "")
     writer.finish(made, key, value)
 

@@ -221,7 +221,8 @@ def _write_upsample(writer: Writer, node: ir.Node, blocks: Blocks) -> None:
     attributes = {"mode": mode, "coordinate_transformation_mode": coordinates or "asymmetric"}
     if mode == "nearest":
         attributes["nearest_mode"] = "floor"
-    writer.finish(writer.insert("Resize", [node.inputs[0], None, scales], 1, node.name or "", attributes)[0])
+    inputs = [node.inputs[0], np.array([], np.float32), scales]  # opset 11 has no Resize without a roi
+    writer.finish(writer.insert("Resize", inputs, 1, node.name or "", attributes)[0])
 
 
 _WRITES = {

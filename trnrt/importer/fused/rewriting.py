@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx_ir as ir
+from onnx_ir.passes import common as passes
 
 from trnrt.importer.fused import activations, attention, normalizing, padding, products
 from trnrt.importer.fused.blocked import Blocks, blocked_operators, is_blocked, write_blocked
@@ -56,6 +57,8 @@ def rewrite_fused(model: ir.Model) -> None:
     graph = model.graph
     if not any(_is_fused(node) for node in graph):
         return
+    # Weights may be Constant nodes.
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     blocks = Blocks(graph) if any(map(is_blocked, graph)) else None
     writer, done = Writer(model), []
     for node in list(graph):

@@ -81,15 +81,27 @@ def _append_ones(editor: Editor, node: ir.Node, count: int) -> None:
 def renew_opset_10(model: ir.Model) -> None:
     """Rewrite a graph of opset 10 in opset 11, which has Round. Attributes of Clip and Pad became inputs there, and
     Resize got more ways to find coordinates."""
-    if model.opset_imports.get("", 0) != 10 or any(has_subgraph(node) for node in model.graph):
+    if model.opset_imports.get("", 0) != 10 or any(map(_stays_in_10, model.graph)):
         return
     editor = Editor(model)
-    for node in model.graph:
+    for node in list(model.graph):
         change = _CHANGED_IN_11.get(node.op_type) if node.domain == "" else None
         if change is not None:
             change(editor, node)
     model.opset_imports[""] = 11
     model.graph.opset_imports[""] = 11
+
+
+def _stays_in_10(node: ir.Node) -> bool:
+    """True for a node with a body, or a Resize of the nearest pixels by scales that are computed."""
+    is_nearest = node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "nearest"
+    return has_subgraph(node) or (is_nearest and node.domain == "" and _scales_of(node) is None)
+
+
+def _scales_of(node: ir.Node) -> np.ndarray | None:
+    """The constant scales of a Resize of opset 10."""
+    tensor = None if node.inputs[1] is None else ir.convenience.get_const_tensor(node.inputs[1])
+    return None if tensor is None else np.asarray(tensor.numpy())
 
 
 def _renew_clip(editor: Editor, node: ir.Node) -> None:
@@ -106,10 +118,36 @@ def _renew_pad(editor: Editor, node: ir.Node) -> None:
 
 
 def _renew_resize(editor: Editor, node: ir.Node) -> None:
-    scales = node.inputs[1]
-    node.replace_input_with(1, None)
-    editor.set_input(node, 2, scales)
-    for name, word in (("coordinate_transformation_mode", "asymmetric"), ("nearest_mode", "floor")):
+    """Opset 10 rounds the places of nearest pixels down along axes that grow, and up along those that shrink: in opset
+    11 these are two nodes."""
+    scales, source = _scales_of(node), node.inputs[0]
+    is_nearest = node.attributes.get_string("mode", "nearest") == "nearest"
+    if is_nearest and scales is not None and (scales < 1).any():
+        if (scales > 1).any():
+            larger = editor.result(f"{node.outputs[0].name}_larger", node.outputs[0].dtype, ())
+            larger.shape = None
+            first = ir.node(
+                "Resize",
+                [source, editor.constant(np.maximum(scales, 1), f"{larger.name}_scales")],
+                {"mode": "nearest"},
+                outputs=[larger],
+                name=editor.node_name(f"{node.name}_larger"),
+            )
+            editor.graph.insert_before(node, first)
+            _renew_resize(editor, first)
+            node.replace_input_with(0, larger)
+            editor.set_input(node, 1, editor.constant(np.minimum(scales, 1), f"{node.outputs[0].name}_scales"))
+        _name_rounding(editor, node, "ceil")
+    else:
+        _name_rounding(editor, node, "floor")
+
+
+def _name_rounding(editor: Editor, node: ir.Node, rounding: str) -> None:
+    """Make a Resize of opset 10 one of opset 11."""
+    editor.set_input(node, 2, node.inputs[1])
+    # Opset 11 has no Resize without a roi.
+    editor.set_input(node, 1, editor.constant(np.array([], np.float32), f"{node.outputs[0].name}_roi"))
+    for name, word in (("coordinate_transformation_mode", "asymmetric"), ("nearest_mode", rounding)):
         node.attributes[name] = ir.AttrString(name, word)
 
 

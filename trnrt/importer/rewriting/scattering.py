@@ -59,10 +59,12 @@ def _places_of_rows(indices: Array, shape: Sequence[int]) -> Array | None:
 
 
 def _places(node: ir.Node, indices: Array, shape: Sequence[int]) -> Array | None:
-    """The places of ScatterElements as (K, rank)."""
+    """The places of ScatterElements as (K, rank); None if one is out of bounds."""
     axis = attribute(node, "axis", 0) % max(len(shape), 1)
     size = shape[axis] if shape else 0
     if indices.ndim != len(shape) or np.any(indices < -size) or np.any(indices >= size):
+        return None
+    if any(many > length for d, (many, length) in enumerate(zip(indices.shape, shape, strict=True)) if d != axis):
         return None
     grid = np.indices(indices.shape)
     grid[axis] = indices % size

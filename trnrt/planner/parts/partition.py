@@ -218,7 +218,7 @@ class _Partitioner:
             for value in [*read, *(value for value in node.outputs if value.name)]:
                 if not is_static(value):
                     self.blocked.setdefault(node_name(node), f"the shape of {value_name(value)!r} depends on the data")
-                elif 0 in (value.shape or ()):
+                elif 0 in (value.shape or ()) and value.const_value is None:  # a Resize may have a roi of nothing
                     self.blocked.setdefault(node_name(node), f"{value_name(value)!r} is empty")
 
     def partition(self, batch: int | None) -> Partition | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Any
 
+import numpy as np
+
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.targets import get_target
 from trnrt.planner.choices import ASKED
@@ -67,10 +69,15 @@ class KernelModule:
     completing: dict[str, str]
 
     def cast_weights(self, dtype: str) -> dict[str, Array]:
-        """Weights in the session's dtype, rounded once here, or in one of their own; biases in float32."""
-        return {
-            n: a if n in self.biases else a.astype(stored_dtype(a, dtype), copy=False) for n, a in self.weights.items()
-        }
+        """Weights in the session's dtype, rounded once here, or in one of their own; biases in float32.
+
+        Beyond the largest number of a dtype they are infinite: a mask's -3.4e38 is -inf in float16.
+        """
+        with np.errstate(over="ignore"):
+            return {
+                n: a if n in self.biases else a.astype(stored_dtype(a, dtype), copy=False)
+                for n, a in self.weights.items()
+            }
 
 
 @dataclass
