@@ -83,6 +83,12 @@ ENDS = {
         {"keep": np.array([True, False, True])},
         ["Compress"],
     ),
+    "a number of elements": (
+        "(float[1,3,4,4] x) => (int64 y) { a = Conv(x, c)  b = Greater(a, h)  n = NonZero(b)  s = Shape(n)"
+        "  y = ReduceProd<keepdims=0>(s) }",
+        {"c": drawn(2, 3, 1, 1), "h": np.array(0.1, np.float32)},
+        ["NonZero", "Shape", "ReduceProd"],
+    ),
     # Constants without elements are the kernel's.
     "Resize without a roi": (
         "(float[1,2,3,3] x) => (int64[4,k] y) { a = Tanh(x)  b = Resize(a, roi, scales)  y = NonZero(b) }",

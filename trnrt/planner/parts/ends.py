@@ -21,8 +21,8 @@ CHOOSING = frozenset({"Compress", "MaxRoiPool", "NonMaxSuppression", "NonZero", 
 _ARRANGING = """
     Abs Add And ArgMax ArgMin Cast Ceil Clip Compress Concat ConstantOfShape CumSum Div Equal Exp Expand Flatten
     Floor Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Log Max MaxRoiPool Min Mod
-    Mul Neg Not NonMaxSuppression NonZero Or Pad Pow Range ReduceMax ReduceMin ReduceSum Reshape RoiAlign Round
-    ScatterElements ScatterND Shape Sigmoid Size Slice Softmax Split Sqrt Squeeze Sub Tile TopK Transpose Unique
+    Mul Neg Not NonMaxSuppression NonZero Or Pad Pow Range ReduceMax ReduceMin ReduceProd ReduceSum Reshape RoiAlign
+    Round ScatterElements ScatterND Shape Sigmoid Size Slice Softmax Split Sqrt Squeeze Sub Tile TopK Transpose Unique
     Unsqueeze Where Xor
 """
 ARRANGING = frozenset(_ARRANGING.split())
