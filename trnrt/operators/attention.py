@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from trnrt.importer.rewriting.editing import maker
 from trnrt.importer.values import static_shape
-from trnrt.kernels.attention import MAX_HEAD, MAX_KEYS, MAX_VALUE_SIZE, READABLE_HEADS, attention_tile_bytes
+from trnrt.kernels.attention import MAX_HEAD, MAX_KEYS, MAX_VALUE_SIZE, attention_tile_bytes
+from trnrt.kernels.attention_operands import READABLE_HEADS
 from trnrt.operators.record import Group, finds_groups
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Lowering, attribute, node_name, value_name
