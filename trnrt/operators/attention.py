@@ -253,7 +253,8 @@ def _add_attention(lowering: Lowering, found: _Found) -> bool:
         mask=None if added is None else sources.index(added),
         mask_shape=() if mask is None else mask.shape,
     )
-    lowering.add(step, list(found.nodes), "attention: scores, softmax and the weighted values, without HBM between")
+    why = "attention: scores, softmax and the weighted values in one step, without HBM between"
+    lowering.add(step, list(found.nodes), why, together=True)
     lowering.set_view(made, View.whole(step.output, (items, queries, heads, size)).permute((0, 2, 1, 3)))
     return True
 

@@ -333,8 +333,9 @@ class Lowering:
 
     # Actions of lowering functions.
 
-    def add(self, step: Step, nodes: list[ir.Node], why: str, place: str = "core") -> None:
-        """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved."""
+    def add(self, step: Step, nodes: list[ir.Node], why: str, place: str = "core", *, together: bool = False) -> None:
+        """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved; ``together``:
+        they are one computation, not one with what follows it."""
         if self.moves_indices:
             raise Blocked("indices that are more than moved on their way from an input")
         if keep_exact(step, self._wide, nodes, self.dtype):
@@ -343,7 +344,7 @@ class Lowering:
         step.nodes = [node_name(n) for n in nodes]
         step.title = [f"{operator_name(n)} {node_name(n)}" for n in nodes]
         for position, node in enumerate(nodes):
-            fused = place == "core" and position > 0
+            fused = place == "core" and position > 0 and not together
             reason = f"fused into {step.name}: computed as its result leaves the engine" if fused else why
             self.report(node, place, reason, step=step.name)
             self._absorbed.add(node_name(node))
