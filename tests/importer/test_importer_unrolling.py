@@ -113,6 +113,17 @@ def test_weights_of_a_body_are_shared_by_the_trips() -> None:
     check(model)
 
 
+def test_a_state_that_stays_as_it_is() -> None:
+    """Keras 3 hands its weights on from trip to trip."""
+    model = parsed(
+        """g (float[n,4] x) => (float[n,4] y) <int64 m = {3}, bool c = {1}, float[4] w = {1.0, 2.0, -1.0, 0.5}>
+        { y, v = Loop (m, c, x, w) <body = b (int64 i, bool q, float[n,4] s, float[4] u)
+          => (bool p, float[n,4] t, float[4] u) { p = Identity(q)  t = Mul(s, u) }> }"""
+    )
+    assert operators(model) == ["Mul"] * 3
+    check(model)
+
+
 def test_a_branch_that_a_constant_condition_rules_out_uses_nothing() -> None:
     model = parsed(
         """g (float[n,4] x) => (float[n,4] y) <bool c = {1}> { r = Relu(x)  e = Exp(r)

@@ -58,11 +58,13 @@ def copy_body(
     The copies have names that begin with ``like``, and no types or shapes: those in the file may be wrong.
     """
     copy = body.clone(allow_outer_scope_values=True)
-    for formal, value in zip(copy.inputs, given, strict=True):
-        formal.replace_all_uses_with(value, replace_graph_outputs=True)
-    _rename(editor, copy, like)
-    outputs = list(copy.outputs)
+    meant = dict(zip(copy.inputs, given, strict=True))
+    # A body may hand an input on as it is: the value given for it may be an output of the graph, or a constant.
+    outputs = [meant.get(made, made) for made in copy.outputs]
     copy.outputs.clear()
+    for formal, value in meant.items():
+        formal.replace_all_uses_with(value)
+    _rename(editor, copy, like)
     nodes = list(copy)
     copy.remove(nodes)
     editor.graph.insert_before(before, nodes)
