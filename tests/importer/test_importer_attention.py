@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from rewritten import checked, ops, parsed
 
 
-def with_constants(text: str, **constants: np.ndarray) -> onnx.ModelProto:  # type: ignore[type-arg]
+def with_constants(text: str, **constants: np.ndarray) -> onnx.ModelProto:
     model = parsed(text)
     model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
     return model
@@ -46,7 +46,7 @@ def test_a_joined_value_that_is_an_output_stays() -> None:
     assert sorted(ops(view)) == ["Reshape", "Transpose"]
 
 
-def repeated(shape: tuple[int, ...]) -> np.ndarray:  # type: ignore[type-arg]
+def repeated(shape: tuple[int, ...]) -> np.ndarray:
     part = np.random.default_rng(0).standard_normal((1, *shape[1:])).astype(np.float32)
     return np.ascontiguousarray(np.broadcast_to(part, shape))
 

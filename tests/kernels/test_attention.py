@@ -49,8 +49,20 @@ class Case:
             sources[2] = rows_in_sbuf(v)
         rows, columns = self.items * self.queries, self.heads * self.size
         dst = sbuf_features(rows, columns, v.dtype) if "d" in self.on_chip else hbm((rows, columns), v.dtype)
-        sizes = (self.items, self.heads, self.width, self.size)
-        attend(dst, *sources, mask, *sizes, self.scale, self.empty_is_zero, by_rows="r" in self.on_chip)
+        attend(
+            dst,
+            sources[0],
+            sources[1],
+            sources[2],
+            mask,
+            self.items,
+            self.heads,
+            self.width,
+            self.size,
+            self.scale,
+            self.empty_is_zero,
+            by_rows="r" in self.on_chip,
+        )
         return features_to_hbm(dst, columns) if "d" in self.on_chip else dst
 
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from planning import compare, drawn, modelled, onnxruntimes
+from planning import Array, compare, drawn, modelled, onnxruntimes
 
 import trnrt
 from trnrt.errors import InputError, UnsupportedModelError
@@ -186,7 +186,7 @@ def test_a_place_outside_is_refused_when_it_runs(place: int) -> None:
 
 def scattered(more: str = "a = Sub(i, less) b = Add(a, less)", size: int = 2 * 3 * 8 * 6) -> onnx.ModelProto:
     """What PyTorch writes for unpooling: the pixels' numbers, less those of the images' first, and added again."""
-    constants = {
+    constants: dict[str, Array] = {
         "less": (np.arange(6) * 48).reshape(2, 3, 1, 1),
         "zeros": np.zeros(size, np.float32),
         "flat": np.array([-1]),

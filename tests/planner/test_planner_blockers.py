@@ -100,11 +100,6 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
     "text to numbers": (
         "(string[N,4] x) => (float[n,4] y) { y = Cast<to=1>(x) }", (2, 4), {}, "Cast", "from or to strings", "before",
     ),
-    "arithmetic on an index": (
-        "(float[N,4] x) => (float[n] y) { i = ArgMax<axis=1, keepdims=0>(x) f = Cast<to=1>(i) y = Relu(f) }",
-        (2, 4), {},
-        "Relu", "'f' is made on the host from a final index", "",
-    ),
     "look-up in computed numbers": (
         "(float[N,4] x) => (float[n,m] y) "
         "{ r = Relu(x) i = ArgMax<axis=1>(x) y = ai.onnx.ml.ArrayFeatureExtractor(r, i) }",

@@ -13,7 +13,8 @@ import suite
 import trnrt
 from trnrt.importer.reading.functions import EXPANDED
 from trnrt.operators.record import supported_operators
-from trnrt.planner.lowering.refusals import FALLBACK, refusal
+from trnrt.planner.lowering.blocked import FALLBACK
+from trnrt.planner.lowering.refusals import refusal
 
 
 def _falling_back() -> list[str]:

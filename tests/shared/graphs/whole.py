@@ -143,7 +143,7 @@ UNDRAWN = {
     "ai.onnx.ml.ZipMap": "its output is a list of dicts, compared in test_planner_pipelines.py",
     **dict.fromkeys(own("BiasAdd BiasSplitGelu GroupNorm NhwcConv NhwcFusedConv").split(), _CPU),
     **{f"com.microsoft.nchwc.{name}": _BLOCKS for name in NCHWC.split()},
-    **dict.fromkeys(("SwiGLU", "ai.onnx.preview.FlexAttention"), _LATER),
+    **dict.fromkeys(("LinearAttention", "SwiGLU", "ai.onnx.preview.FlexAttention"), _LATER),
     **dict.fromkeys(own("NhwcMaxPool Pad QLinearConv").split(), "compared in tests/importer"),
     "MaxRoiPool": "its regions are an input; compared with the other ends in tests/planner",
 }
