@@ -103,7 +103,9 @@ def compare(session: Any) -> dict[str, Any]:
         np.asarray(array, np.float64) for array in first if np.asarray(array).dtype.kind in "fiub" and array.size
     ]
     alike = all(a.shape == b.shape and np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-    return {
+    failed = [output for output in report.outputs if not output.passed]
+    why = {"why": [f"{one.name}: off by {one.error:.2g}, {one.tolerance:.2g} allowed" for one in failed]}
+    return (why if failed else {}) | {
         "result": RUNS if report.passed else DIFFERS,
         "error": max(output.max_abs for output in report.outputs),
         "largest": max((float(np.abs(array).max()) for array in numbers), default=0.0),
