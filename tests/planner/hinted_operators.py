@@ -73,8 +73,10 @@ ELEMENTWISE: dict[str, Hinted] = {
         "(int64[4] i) => (bool[4] y) { y = Equal(i, c) }", FLAG, "", {"c": ints(301, 1, 2, 3)}, COUNTS, dtype="bfloat16"
     ),
     "a constant integer": Hinted(f"{ROWS} {{ y = Add(i, c) }}", constants={"c": ints(2**40 + 1, 1, 2, 3)}, more=COUNTS),
-    "arithmetic after an index": Hinted(
-        "(float[2,4] x) => (int64[2,1] y) { i = ArgMax<axis=1>(x)  y = Add(i, o) }", constants={"o": np.array(1)}
+    "arithmetic after a label": Hinted(
+        """(float[2,4] x) => (int64[2] z) { l, y = ai.onnx.ml.LinearClassifier<classlabels_ints=[0,1],
+        intercepts=[0.0,0.0], coefficients=[1.0,1.0,1.0,1.0,1.0,2.0,1.0,1.0]>(x)  z = Add(l, o) }""",
+        constants={"o": np.array(1)},
     ),
     "arithmetic on integers": Hinted(
         "(int64[2,4] i) => (int64[2,1] y) { y = ReduceSumSquare<axes=[1]>(i) }",
@@ -200,9 +202,16 @@ INDICES: dict[str, Hinted] = {
         {"t": np.arange(15, dtype=np.float32).reshape(5, 3)},
         {"i": np.arange(8).reshape(2, 4) % 5},
     ),
-    "an index of the host": Hinted(
-        """(float[2,4] x) => (float[2,2] y)
-        { r = Neg(x)  a = ArgMax<axis=1, keepdims=0>(r)  c = Cast<to=6>(a)  y = Gather<axis=1>(r, c) }"""
+    "an index as a number of 16 bits": Hinted(
+        "(float[2,400] x) => (float[2,1] y) { i = ArgMax<axis=1>(x)  f = Cast<to=1>(i)  y = Sin(f) }",
+        FLAG,
+        dtype="bfloat16",
+    ),
+    "a sum of indices in 16 bits": Hinted(
+        "(float[2,400] x) => (int64[1,1] y) { i = ArgMax<axis=1>(x)  y = ReduceSum(i, a) }",
+        FLAG,
+        constants={"a": ints(0)},
+        dtype="bfloat16",
     ),
     "elements, counted in 16 bits": Hinted(
         """(float[2,400] x) => (float[2,400] y)
@@ -355,8 +364,8 @@ LAYERS: dict[str, Hinted] = {
         f"{X} {{ y = SimplifiedLayerNormalization(x, s) }}",
         {"s": ones(4)},
     ),
-    "a padding of infinity": Hinted(
-        "(float[2,4] x) => (float[2,6] y) { y = Pad(x, p, v) }", constants={"p": ints(0, 1, 0, 1), "v": one(-np.inf)}
+    "a padding of no number": Hinted(
+        "(float[2,4] x) => (float[2,6] y) { y = Pad(x, p, v) }", constants={"p": ints(0, 1, 0, 1), "v": one(np.nan)}
     ),
     "a layer's own activation": Hinted(
         """(float[2,1,4] x) => (float[2,1,1,3] y)
@@ -364,6 +373,14 @@ LAYERS: dict[str, Hinted] = {
         f"these are supported between steps: relu, sigmoid, tanh; {FALLBACK}",
         """(float[2,1,4] x) => (float[2,1,1,3] y)
         { y = LSTM<hidden_size=3, activations=["Sigmoid","Relu","Tanh"]>(x, w, r) }""",
+        LSTM,
+    ),
+    "a forget gate that is no sigmoid": Hinted(
+        """(float[2,1,4] x) => (float[2,1,1,3] y)
+        { y = LSTM<hidden_size=3, input_forget=1, activations=["Relu","Tanh","Tanh"]>(x, w, r) }""",
+        f"only sigmoid(-x) is 1 - sigmoid(x): train the layer with sigmoid gates, or without input_forget; {FALLBACK}",
+        """(float[2,1,4] x) => (float[2,1,1,3] y)
+        { y = LSTM<hidden_size=3, input_forget=1, activations=["Sigmoid","Tanh","Tanh"]>(x, w, r) }""",
         LSTM,
     ),
     "directions that differ": Hinted(
@@ -428,24 +445,12 @@ ROWS_AND_IMAGES: dict[str, Hinted] = {
         f"(float[1,{LARGEST}] x) => (float[1,{LARGEST}] y) {{ y = LayerNormalization(x, s) }}",
         constants={"s": ones(1)},
     ),
-    "samples of volumes": Hinted(
-        """(float[1,1,2,2,2] x, float[1,2,2,2,3] g) => (float[1,1,2,2,2] y)
+    "cubic samples of volumes": Hinted(
+        """(float[1,1,4,4,4] x, float[1,2,2,2,3] g) => (float[1,1,2,2,2] y)
+        { y = GridSample<mode="cubic">(x, g) }""",
+        "images (N, C, H, W) are supported, and (N, C, D, H, W) with linear or nearest sampling",
+        """(float[1,1,4,4,4] x, float[1,2,2,2,3] g) => (float[1,1,2,2,2] y)
         { y = GridSample<mode="linear">(x, g) }""",
-        f"images (N, C, H, W) are supported; {FALLBACK}",
-        '(float[1,1,2,4] x, float[1,2,2,2] g) => (float[1,1,2,2] y) { y = GridSample<mode="linear">(x, g) }',
-        opset=20,
-    ),
-    "cubic samples": Hinted(
-        '(float[1,1,4,4] x, float[1,2,2,2] g) => (float[1,1,2,2] y) { y = GridSample<mode="cubic">(x, g) }',
-        f"export the model with linear or nearest sampling; {FALLBACK}",
-        '(float[1,1,4,4] x, float[1,2,2,2] g) => (float[1,1,2,2] y) { y = GridSample<mode="nearest">(x, g) }',
-        opset=20,
-    ),
-    "reflected samples": Hinted(
-        """(float[1,1,4,4] x, float[1,2,2,2] g) => (float[1,1,2,2] y)
-        { y = GridSample<padding_mode="reflection">(x, g) }""",
-        f"export the model with zeros or border; {FALLBACK}",
-        '(float[1,1,4,4] x, float[1,2,2,2] g) => (float[1,1,2,2] y) { y = GridSample<padding_mode="border">(x, g) }',
         opset=20,
     ),
     "samples of large images": Hinted(
@@ -476,10 +481,10 @@ ROWS_AND_IMAGES: dict[str, Hinted] = {
         "run it with a smaller batch or smaller inputs",
         f"(float[5] x) => (float[1] y) {{ {_LARGE}  y = ReduceSum(a39) }}",
     ),
-    "a reduction of nothing": Hinted(
-        "(float[2,4] x) => (float[2,1] y) { r = Slice(x, a, a, a)  y = ReduceSum(r, a) }",
+    "a search of nothing": Hinted(
+        "(float[2,4] x) => (int64[2,1] y) { r = Slice(x, a, a, a)  y = ArgMax<axis=1>(r) }",
         "export the model for larger inputs",
-        "(float[2,4] x) => (float[2,1] y) { r = Slice(x, a, b, a)  y = ReduceSum(r, a) }",
+        "(float[2,4] x) => (int64[2,1] y) { r = Slice(x, a, b, a)  y = ArgMax<axis=1>(r) }",
         {"a": ints(1), "b": ints(3)},
     ),
 }

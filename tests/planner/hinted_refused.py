@@ -33,10 +33,12 @@ REFUSED: dict[str, Hinted] = {
         more={"n": ones(2, 4) / 3},
     ),
     "a sequence": Hinted(
-        f"{X} {{ s = SplitToSequence<axis=1>(x, parts)  y = ConcatFromSequence<axis=1>(s) }}",
+        """(float[2,4] x) => (float[2,4] y) { e = Exp(x)  s = SequenceConstruct(x, e)  m = ReduceMax<keepdims=0>(x)
+        c = Greater(m, zero)  i = Cast<to=7>(c)  y = SequenceAt(s, i) }""",
         "export the model with tensors in their place (Concat, Split)",
-        f"{X} {{ a, b = Split<axis=1>(x)  y = Concat<axis=1>(a, b) }}",
-        {"parts": np.array(2, np.int64)},
+        """(float[2,4] x) => (float[2,4] y) { e = Exp(x)  s = Concat<axis=0>(x, e)  m = ReduceMax<keepdims=0>(x)
+        c = Greater(m, zero)  i = Cast<to=7>(c)  r = Reshape(s, t)  y = Gather(r, i) }""",
+        {"zero": one(0), "t": np.array([2, 2, 4])},
     ),
     "an optional value": Hinted(
         f"{X} {{ o = Optional(x)  y = OptionalGetElement(o) }}",
@@ -44,19 +46,22 @@ REFUSED: dict[str, Hinted] = {
         f"{X} {{ y = Neg(x) }}",
     ),
     "a condition": Hinted(
+        """(float[2,4] x) => (float[2,k] y) { s = ReduceMax<keepdims=0>(x)  c = Greater(s, zero)
+        y = If(c) <then_branch = a () => (float[2,1] t) { t = ReduceMin<axes=[1]>(x) },
+        else_branch = b () => (float[2,4] e) { e = Relu(x) }> }""",
+        f"export the model with the condition constant, or with branches of one shape; {FALLBACK}",
         """(float[2,4] x) => (float[2,4] y) { s = ReduceMax<keepdims=0>(x)  c = Greater(s, zero)
         y = If(c) <then_branch = a () => (float[2,4] t) { t = Neg(x) },
         else_branch = b () => (float[2,4] e) { e = Relu(x) }> }""",
-        "export the model with the condition constant, or as tensors (Where in place of If)",
-        f"{X} {{ s = ReduceMax<keepdims=0>(x)  c = Greater(s, zero)  t = Neg(x)  e = Relu(x)  y = Where(c, t, e) }}",
         {"zero": np.array(0, np.float32)},
     ),
     "a loop": Hinted(
+        """(float[2,4] x) => (float[2,4] y) { y = Loop(n, go, x) <body = b (int64 i, bool c, float[2,4] a)
+        => (bool d, float[2,4] e) { e = Neg(a)  m = ReduceMax<keepdims=0>(e)  d = Less(m, most) }> }""",
+        f"export the model with a fixed number of trips (torch.onnx.export unrolls Python loops); {FALLBACK}",
         """(float[2,4] x) => (float[2,4] y) { y = Loop(n, go, x)
         <body = b (int64 i, bool c, float[2,4] a) => (bool d, float[2,4] e) { d = Identity(c)  e = Neg(a) }> }""",
-        f"export the model unrolled (torch.onnx.export unrolls Python loops); {FALLBACK}",
-        f"{X} {{ a = Neg(x)  b = Neg(a)  y = Neg(b) }}",
-        {"n": np.array(3, np.int64), "go": np.array(True)},
+        {"n": np.array(3, np.int64), "go": np.array(True), "most": one(9)},
     ),
     "a shape of the data": Hinted(
         "(float[2,4] x) => (int64[n] y) { s = ReduceMax<keepdims=0>(x)  c = Cast<to=7>(s)  y = Range(f, c, f) }",

@@ -45,6 +45,10 @@ FLATTENED = modelled(
 )
 ROWS = modelled("(int64[N] i) => (float[N,2] y) { y = Gather(t, i) }", {"t": np.ones((9, 2), np.float32)})
 ELEMENTS = modelled("(int64[1,1] i, float[1,9] x) => (float[1,1] y) { n = Neg(x)  y = GatherElements<axis=1>(n, i) }")
+PLACES = modelled(
+    """(int64[1,1,1,2] i, float[1,1,1,2] x) => (float[1,1,1,4] y)
+    { y = MaxUnpool<kernel_shape=[1,2], strides=[1,2]>(x, i) }"""
+)
 SUMS = modelled("(int64[N] i) => (int64[N] y) { y = Add(i, i) }")
 AXIS = modelled("(float[N,4] x, int64[K] a) => (float[n,m] y) { y = ReduceSum(x, a) }")
 STRICT = modelled("(int64[N,1] i) => (float[N,1,2] y) { y = ai.onnx.ml.OneHotEncoder<cats_int64s=[1,2], zeros=0>(i) }")
@@ -142,6 +146,11 @@ TRIALS: dict[str, tuple[str, Call, Call]] = {
         "numbers from 0 to 8 are taken, and from -9 to -1, which count from the end",
         run(ELEMENTS, i=[[-10]], x=[[1] * 9]),
         run(ELEMENTS, i=[[-9]], x=[[1] * 9]),
+    ),
+    "a place that isn't there": (
+        "numbers from 0 to 3 are taken",
+        run(PLACES, i=[[[[1, 4]]]], x=[[[[5, 6]]]]),
+        run(PLACES, i=[[[[1, 3]]]], x=[[[[5, 6]]]]),
     ),
     "large integers": (
         "keep its magnitudes within 8388608",

@@ -419,7 +419,7 @@ def add_float(lowering: Lowering, node: ir.Node) -> None:
         most = "any size" if found is None else f"up to {found.size:.0f}"
         raise Blocked(
             f"indices of {most} as {lowering.dtype}, which counts only up to {EXACT[lowering.dtype]:.0f}",
-            "use dtype float32",
+            "use --dtype float32",
         )
     program = Program()
     program.apply("copy", program.source(lowering.operand(node.inputs[0], short_integers=True)))

@@ -147,7 +147,8 @@ def lower_recurrent(lowering: Lowering, node: ir.Node) -> None:
     if attribute(node, "input_forget", 0) and functions[0] != "sigmoid":
         raise Blocked(
             f"input_forget=1 with the activation {functions[0]!r}",
-            "only sigmoid(-x) is 1 - sigmoid(x): train the layer with sigmoid gates, or without input_forget",
+            "only sigmoid(-x) is 1 - sigmoid(x): train the layer with sigmoid gates, or without input_forget; "
+            f"{FALLBACK}",
         )
     halved = functions == FUNCTIONS[node.op_type] and kind != "rnn" and not clip and input_at(node, 7) is None
     form = Form(kind, hidden, _resets_product(node), bool(attribute(node, "input_forget", 0)), halved)

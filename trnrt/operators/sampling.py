@@ -74,7 +74,7 @@ def lower_grid_sample(lowering: Lowering, node: ir.Node) -> None:
     if len(image.shape) not in (4, 5) or (len(image.shape) == 5 and _MODES[mode] == "cubic"):
         raise Blocked(
             f"mode={mode} of a tensor of {len(image.shape)} dimensions",
-            f"images (N, C, H, W) are supported, and (N, C, D, H, W) with linear or nearest sampling; {FALLBACK}",
+            "images (N, C, H, W) are supported, and (N, C, D, H, W) with linear or nearest sampling",
         )
     images, channels, *size = image.shape
     if images * prod(size) > COUNTED:

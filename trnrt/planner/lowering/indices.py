@@ -36,5 +36,5 @@ def keep_exact(step: Step, wide: Collection[str], nodes: Sequence[ir.Node], dtyp
         return False
     made = nodes[-1].outputs[0].dtype if nodes else None
     if not step.read_wide(whole=made is None or made.is_integer()):
-        raise Blocked(f"computed indices, which {dtype} does not represent", "use dtype float32")
+        raise Blocked(f"computed indices, which {dtype} does not represent", "use --dtype float32")
     return step.dtype == "float32"
