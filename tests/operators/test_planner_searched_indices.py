@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from planning import compare, drawn, modelled, steps
+from planning import compare, drawn, modelled, planned, steps
 
 from trnrt.errors import UnsupportedModelError
 
@@ -150,3 +150,10 @@ def test_a_quotient_that_is_within_bounds_is_taken() -> None:
         v, i = TopK<axis=1>(x, k)  d = Div(i, two)  g = GatherElements<axis=1>(t, d) }"""
     constants = {"k": np.array([3]), "two": np.array(2), "t": drawn(2, 20)}
     compare(modelled(graph, constants), {"x": drawn(2, 40)})
+
+
+def test_readers_of_a_search_that_is_refused_are_not_to_blame() -> None:
+    graph = "(double[2,3] x) => (int64[2,1] y) { i = ArgMax<axis=1>(x)  y = Sub(i, one) }"
+    with pytest.raises(UnsupportedModelError) as caught:
+        planned(modelled(graph, {"one": np.array(1)}), {"x": (2, 3)})
+    assert [blocker.op for blocker in caught.value.blockers] == ["ArgMax"]

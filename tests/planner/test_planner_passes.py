@@ -128,6 +128,35 @@ def test_tokens_go_with_their_row(rows: int, dtype: str) -> None:
     assert validate_layers(session, feeds).passed
 
 
+WITHIN = {
+    "GatherElements": ("int64[N,3] i", "float[N,3] y", "y = GatherElements<axis=1>(r, i)", (4, 3)),
+    "GatherElements, an element a row": ("int64[N,1] i", "float[N,1] y", "y = GatherElements<axis=1>(r, i)", (4, 1)),
+    "GatherND": ("int64[N,3,1] i", "float[N,3] y", "y = GatherND<batch_dims=1>(r, i)", (4, 3, 1)),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_elements_that_are_counted_through_the_batch_are_not_looked_up_in_a_part(name: str) -> None:
+    """The host numbers them in the tensor of all rows."""
+    given, made, node, shape = WITHIN[name]
+    model = modelled(f"(float[N,6] x, {given}) => ({made}) {{ r = Relu(x)  {node} }}")
+    session = session_of(model, choices=in_passes(2))
+    feeds = {"x": drawn(4, 6), "i": np.random.default_rng(0).integers(0, 6, shape)}
+    for ours, theirs in zip(session.run(None, feeds), onnxruntimes(model, feeds), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert session.last_run.plan is not None and "for row in" not in session.last_run.plan.source
+
+
+def test_elements_that_a_search_found_are_looked_up_in_a_part() -> None:
+    """The device numbers them in the tensor of the pass."""
+    graph = "(float[N,6] x) => (float[N,2] y) { r = Relu(x)  v, k = TopK(r, two)  y = GatherElements<axis=1>(r, k) }"
+    model = modelled(graph, {"two": np.array([2])})
+    session = session_of(model, choices=in_passes(2))
+    feeds = {"x": drawn(4, 6)}
+    np.testing.assert_array_equal(session.run(None, feeds)[0], onnxruntimes(model, feeds)[0])
+    assert session.last_run.plan is not None and "for row in" in session.last_run.plan.source
+
+
 def test_a_constant_that_differs_by_row_stays_whole() -> None:
     model = modelled("(float[4,3] x) => (float[4,3] y) { y = Add(x, c) }", {"c": drawn(4, 3)})
     assert session_of(model, choices=in_passes(2)).plan(4).source.count("for row in") == 0

@@ -127,6 +127,7 @@ def _numbers(lowering: Lowering, node: ir.Node, places: _Places) -> Operand:
         host = HostNode(node_name(node), operator_name(node), (view.root,), name, find)
     tensor = DeviceTensor(name, (prod(places.grid), 1), "int32")
     lowering.prepare(tensor, host)
+    lowering.counts_through_batch = True
     return Operand(name, tensor.shape)
 
 

@@ -88,7 +88,9 @@ def _place_numbers(lowering: Lowering, node: ir.Node, indices: ir.Value, size: i
     )
     name = lowering.spare_name(f"{node_name(node)}.numbers")
     tensor = DeviceTensor(name, (prod(view.shape), 1), "int32")
-    lowering.prepare(tensor, HostNode(node_name(node), "MaxUnpool", (view.root,), name, find))
+    host = HostNode(node_name(node), "MaxUnpool", (view.root,), name, find)
+    lowering.prepare(tensor, host)
+    lowering.counts_through_batch = True
     return Operand(name, tensor.shape)
 
 

@@ -114,6 +114,8 @@ class Planning:
         if self.batch is None or self.fewer is None or self.fewer(rows) is None:
             return None
         whole, part = (self._lowered(choices.no_fuse, count) for count in (self.batch, rows))
+        if whole.counts_through_batch:
+            return None
         dtype = self.options.dtype
         crossing = [(side(whole, dtype), side(part, dtype)) for side in (_kernel_inputs, _kernel_results)]
         same = all(same_crossing(*both, self.batch, rows) for both in crossing)

@@ -56,8 +56,9 @@ class Lowering:
     ``dtype`` is the session's. ``tensors`` are constants of the model that steps read like computed tensors.
     ``no_fuse`` are nodes that are never computed in one step with the nodes before them. ``prepared`` are weights of
     products that another lowering of this graph has laid out. ``budget``: the most instructions of a kernel, 0 for any
-    number. ``moves_indices``: the current node only carries numbers of an input to where they are indices
-    (``row_numbers.py``).
+    number. ``counts_through_batch``: the host prepares numbers that count from the first row of the batch on, which are
+    wrong for a part of it. ``moves_indices``: the current node only carries numbers of an input to where they are
+    indices (``row_numbers.py``).
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Lowering:
         self.host: list[HostNode] = []
         self.before: list[HostNode] = []
         self.prepared_inputs: list[DeviceTensor] = []
+        self.counts_through_batch = False
         self.blockers: list[Blocker] = []
         self.reports: dict[str, NodeReport] = {}
         self.constants: dict[str, Array] = {}
@@ -217,8 +219,9 @@ class Lowering:
         return replace(view, root=self._check_input(view.root))
 
     def readable(self, view: View) -> View:
-        """A view of a search's places as one of whole numbers in float32, made once for all readers."""
-        if view.root not in self._places:
+        """A view of a search's places as one of whole numbers in float32, made once for all readers; as it is if the
+        search is blocked: its readers aren't to blame."""
+        if view.root not in self._places or not any(step.output == view.root for step in self.steps):
             return view
         make, floats = self._places[view.root]
         if not floats:
