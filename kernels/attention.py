@@ -160,9 +160,10 @@ class Block(nl.NKIObject):
 
 @dataclass
 class Adding(nl.NKIObject):
-    """What becomes of scores: ``scale`` times them plus ``mask_sb`` (queries, heads or 1, keys), if there is one.
+    """How scores are scaled and masked: ``scale`` times the score, plus ``mask_sb`` (queries, heads or 1, keys) if it
+    isn't None.
 
-    With a ``unit_sb`` the mask is over ``scale`` already, and added by a product with it."""
+    With a ``unit_sb``, an identity matrix, the mask is divided by ``scale`` already, and a product adds it."""
 
     mask_sb: Any
     unit_sb: Any
@@ -293,7 +294,7 @@ def _weigh_turned(group: Group, weights: list[nl.NkiTensor]) -> None:
 
 
 def _divide(dst: nl.NkiTensor, sum_psum: nl.NkiTensor, total_psum: nl.NkiTensor) -> None:
-    """dst = sum_psum / total_psum, of which PSUM delivers one at a time."""
+    """dst = sum_psum / total_psum. An instruction reads one input from PSUM at most: the reciprocals go to SBUF."""
     rate_sb = nl.ndarray(total_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.reciprocal(dst=rate_sb, data=total_psum)
     nisa.tensor_tensor(dst=dst, data1=sum_psum, data2=rate_sb, op=nl.multiply)
@@ -379,7 +380,7 @@ def _adds_by_product(dtype: Any) -> bool:
 
 
 def _limit_mask(mask_sb: nl.NkiTensor, scale: float, dtype: Any) -> nl.NkiTensor:
-    """The mask over ``scale``, without infinity."""
+    """The mask divided by ``scale``, with a finite number in place of -inf."""
     limited_sb = nl.ndarray(mask_sb.shape, dtype=dtype, buffer=nl.sbuf)
     nisa.tensor_scalar(
         dst=limited_sb,
@@ -393,7 +394,7 @@ def _limit_mask(mask_sb: nl.NkiTensor, scale: float, dtype: Any) -> nl.NkiTensor
 
 
 def _hiding_score(dtype: Any) -> float:
-    """What hides a key in a mask of this dtype."""
+    """The number that a mask of this dtype adds to a score to hide its key."""
     return _HIDDEN if dtype == nl.bfloat16 else _HIDDEN_HALF
 
 

@@ -1,6 +1,6 @@
-"""What attention reads and writes.
+"""Load what attention reads, and store its results.
 
-Heads of queries and keys with their elements on the partitions, rows of values, masks, and rows of results.
+Queries and keys come with the elements of a head on the partitions, values and masks as rows.
 """
 
 from typing import Any
@@ -90,7 +90,8 @@ def load_value_rows(v: nl.NkiTensor, r0: int, keys: int, size: int, h0: int, h1:
 
 
 def load_masks(mask: Any, n: int, h0: int, h1: int, q0: int, q1: int) -> Any:
-    """What item ``n`` adds to the scores of heads ``h0`` to ``h1`` (queries, heads or 1, keys), if anything."""
+    """Load the mask of item ``n``, heads ``h0`` to ``h1`` and queries ``q0`` to ``q1``: (queries, heads or 1, keys);
+    None without a mask."""
     if mask is None:
         return None
     matrices, groups, rows = mask.shape[0], mask.shape[1], mask.shape[2]

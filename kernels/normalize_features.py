@@ -39,7 +39,8 @@ def normalize_features(
     src: HBM (R, C), or SBUF ``features`` (P, B, R), the dtype of dst
     scale, bias: HBM (1, C) float32 if dst is in HBM, else HBM or SBUF (P, B) float32, prepared
     columns: C
-    together: rows of which one with NaN may spoil the others: on trn1 a transpose spreads NaN. 0: none
+    together: rows of an item of the batch. On trn1, where a transpose spreads NaN over a tile, no tile has rows of two
+        items. 0: each row is an item
     limits: C <= MAX_WIDTH; one of dst and src is in SBUF
 
     The arithmetic is float32. In 32 bits the variance is that of differences from a number near the mean, so that rows

@@ -23,9 +23,9 @@ and the bias have z, r, then R's bias of the hidden gate (the rows of W are 0), 
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from trnrt.kernels.common import block_rows, ceil_div, item_bytes, keep_where, load, transfer
+from trnrt.kernels.common import block_rows, ceil_div, item_bytes, load, transfer
 from trnrt.kernels.linear import LOADS_AHEAD
-from trnrt.kernels.operands import turn_rows
+from trnrt.kernels.operands import turn_rows, unit_matrix
 from trnrt.kernels.recurrent_inputs import INPUT_LOAD_BYTES, RecurrentPart, find_steps, project_far, project_steps
 from trnrt.kernels.recurrent_steps import (
     CELL_STATE,
@@ -145,7 +145,9 @@ def recurrent(
     each = recurrent_bytes(kind, dst.shape[3], item_bytes(src.dtype))
     assert each <= RECURRENT_BYTES, f"recurrent: weights of {each} bytes a partition; the limit is {RECURRENT_BYTES}"
     together = len(w) if len(w) * each <= RECURRENT_BYTES else 1
-    identity_sb = _make_ones_diagonal(nl.bfloat16 if src.dtype == nl.bfloat16 else nl.float32)
+    # In the dtype in which W @ x is kept: a product of bfloat16 takes a quarter of the time. float16 can't hold all of
+    # these sums, and infinity times 0 would be NaN.
+    identity_sb = unit_matrix(nl.bfloat16 if src.dtype == nl.bfloat16 else nl.float32)
     blocks, rows, columns = ceil_div(dst.shape[3], nl.tile_size.pmax), src.shape[1], bias[0].shape[1]
     inputs = w[0].shape[1] * item_bytes(w[0].dtype)
     fits = together * (each + inputs) <= RECURRENT_BYTES
@@ -183,16 +185,6 @@ def _load_recurrent(
         bias_sb=load(bias),
         more_sb=None if more is None else load(more),
     )
-
-
-def _make_ones_diagonal(dtype: Any) -> nl.NkiTensor:
-    """The identity matrix (128, 128), in the dtype in which W @ x is kept: a product of bfloat16 takes a quarter of the
-    time. float16 can't hold all of these sums, and infinity times 0 would be NaN."""
-    ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=dtype, buffer=nl.sbuf)
-    identity_sb = nl.ndarray(ones_sb.shape, dtype=dtype, buffer=nl.sbuf)
-    nisa.memset(dst=ones_sb, value=1.0)
-    keep_where(identity_sb, ones_sb, 1, -1, 0, nl.equal)
-    return identity_sb
 
 
 def _rows_together(cell: RecurrentCell, blocks: int, columns: int) -> int:

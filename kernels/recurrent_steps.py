@@ -29,9 +29,12 @@ CELL_GATE, CELL_STATE, OUTPUT_GATE = 2, 3, 4
 
 @dataclass
 class RecurrentCell(nl.NKIObject):
-    """What a layer computes: ``kind`` of GATES; ``acts`` of common.py, in ONNX's order (f, g, h); ``clip`` limits what
-    activations read, 0 doesn't; ``resets_product``: a GRU's reset gate scales R @ h, not h; ``halved``: see
-    ``recurrent``."""
+    """The computation of a layer's step.
+
+    ``kind``: one of GATES. ``acts``: its activations, names of common.py, in ONNX's order (f, g, h). ``clip``: the
+    largest magnitude that an activation reads; 0 for no limit. ``resets_product``: a GRU's reset gate scales R @ h, not
+    h. ``halved``: see ``recurrent``.
+    """
 
     kind: str
     acts: tuple[str, ...]

@@ -61,7 +61,7 @@ class Sampler(nn.Module):  # type: ignore[misc]
 
 
 def samplers() -> Iterator[tuple[str, Sample]]:
-    """What grid_sample does beside its defaults."""
+    """grid_sample's modes and paddings, but for its defaults."""
     axes = {name: {0: "batch"} for name in ("x", "grid")}
     images = torch.randn(2, 3, 6, 5), torch.rand(2, 4, 7, 2) * 4 - 2
     volumes = torch.randn(2, 3, 4, 6, 5), torch.rand(2, 4, 7, 3, 3) * 4 - 2

@@ -78,7 +78,7 @@ def exports(titles: dict[str, str]) -> list[tuple[Export, Make]]:
 
 
 def main() -> None:
-    """Read what there is, then make what is asked for."""
+    """Read the list of exported files, then optimise those that the command line names."""
     import sys
 
     folder = Path(sys.argv[sys.argv.index("--out") + 1])

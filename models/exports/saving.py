@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: where their files go, and the list of what each file is.
+"""Shared by the scripts of this folder: their command line, and the list of the files that they made.
 
 A script writes its files into DIR, and a line for each into DIR/exports.json; `try_exports.py` reads that list.
 """
@@ -46,7 +46,7 @@ def run_exports(about: str | None, exports: Iterable[tuple[Export, Make]]) -> No
 
 
 def try_export(out: Path, export: Export, make: Make) -> bool:
-    """Whether the file could be made; what the exporter says if not goes to stderr."""
+    """Make one file and list it; return False if the exporter failed, whose traceback goes to stderr."""
     try:
         make(out / export.file)
     except Exception:  # an exporter may raise anything, and the other files are still wanted

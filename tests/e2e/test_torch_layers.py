@@ -58,9 +58,9 @@ OFFSETS = ([0, 3, 5, 7], [0, 3, 3, 7], [0, 3, 9, 9], [0, 5, 3, 7], [2, 4, 12, 12
 def test_bags_by_offsets_from_an_input(mode: str, exporter: str) -> None:
     feeds = [{"x": draw(9, seed=k), "o": np.array(offsets)} for k, offsets in enumerate(OFFSETS)]
     if (mode, exporter) == ("max", "torchscript"):
-        feeds = feeds[:1]  # the maximum of no rows is -inf, of which the linear layer makes NaN
+        feeds = feeds[:1]  # the others have empty bags: their maximum is -inf, and the linear layer behind gives NaN
     session = compare(f"bags_{mode}_{exporter}", *feeds)
-    assert not {"Loop", "If", "Slice"} & set(operators(session, feeds[0])) - {"Slice"}
+    assert not {"Loop", "If"} & set(operators(session, feeds[0]))
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
