@@ -18,7 +18,7 @@ from trnrt.planner.cores.sharing import share_work
 from trnrt.planner.lowering.merging import merge_steps
 from trnrt.planner.lowering.walk import Lowering, node_name, operator_name, value_name
 from trnrt.planner.options import PlanOptions
-from trnrt.planner.placing.passes import Fewer, fewer_rows, same_crossing, same_steps
+from trnrt.planner.placing.passes import Fewer, fewer_rows, joined_results, same_crossing, same_steps
 from trnrt.planner.placing.placement import Placed
 from trnrt.planner.placing.sweeps import sweep_at
 from trnrt.planner.placing.windows import Window
@@ -117,8 +117,9 @@ class Planning:
         if whole.counts_through_batch:
             return None
         dtype = self.options.dtype
-        crossing = [(side(whole, dtype), side(part, dtype)) for side in (_kernel_inputs, _kernel_results)]
-        same = all(same_crossing(*both, self.batch, rows) for both in crossing)
+        inputs, results = ((side(whole, dtype), side(part, dtype)) for side in (_kernel_inputs, _kernel_results))
+        joined = joined_results(whole, self.batch)
+        same = same_crossing(*inputs, self.batch, rows) and same_crossing(*results, self.batch, rows, joined)
         return self.material(choices, rows) if same and same_steps(whole, part, self.batch, rows) else None
 
     def whole_plan(self, searched: Searched, cores: int = 1) -> Plan:

@@ -7,7 +7,7 @@ possible: no row depends on another, and the graph for fewer rows equals that fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 
 import numpy as np
@@ -115,11 +115,27 @@ def same_steps(whole: Lowering, part: Lowering, batch: int, rows: int) -> bool:
     return all(map(same_step, whole.steps, part.steps))
 
 
-def same_crossing(whole: list[DeviceTensor], part: list[DeviceTensor], batch: int, rows: int) -> bool:
-    """True if the tensors that cross the boundary are equal, apart from the number of rows.
+def joined_results(lowering: Lowering, batch: int) -> set[str]:
+    """The results that hold an output of the model as it is, with its rows first.
 
-    Rows may be joined with the dimensions behind them."""
-    if any(t.shape[0] % rows for t in part):
-        return False
-    of_whole = [(t.name, t.dtype, (t.shape[0] // rows * batch, *t.shape[1:])) for t in part]
-    return of_whole == [(t.name, t.dtype, t.shape) for t in whole]
+    Each row is one piece of memory, whatever shape the result is stored in. What the host reads, such as the places of
+    a search, may be stored in another order.
+    """
+    outputs = [value for value in lowering.graph.outputs if not lowering.is_on_host(value)]
+    return {lowering.root(value) for value in outputs if lowering.shape(value)[:1] == (batch,)}
+
+
+def same_crossing(
+    whole: list[DeviceTensor], part: list[DeviceTensor], batch: int, rows: int, joined: Collection[str] = ()
+) -> bool:
+    """True if the tensors that cross the boundary are equal, apart from the number of rows. They come first; in those
+    that are ``joined`` perhaps as one dimension with others."""
+
+    def of_batch(tensor: DeviceTensor) -> tuple[int, ...]:
+        first = tensor.shape[0]
+        if tensor.name in joined and first % rows == 0:
+            return (first // rows * batch, *tensor.shape[1:])
+        return (batch, *tensor.shape[1:]) if first == rows else ()
+
+    of_whole = [(tensor.name, tensor.dtype, tensor.shape) for tensor in whole]
+    return [(tensor.name, tensor.dtype, of_batch(tensor)) for tensor in part] == of_whole
