@@ -16,16 +16,16 @@ Generated from `models/exports/results.json` (`tests/shared/exports_page.py`). T
 these files with random weights, and `models/exports/try_exports.py` runs each of them on the simulator, for one row in
 float32. [models/README.md](../models/README.md#one-file-of-every-kind) says how to make them again.
 
-- **result**: "runs" means that every number is within the tolerance of `trnrt validate`; "planned" that it was planned
-  and timed, but not simulated, which would take too long.
+- **result**: "runs" means that every number is within the tolerance of `trnrt validate`; "differs" that one isn't;
+  "planned" that the file was planned and timed, but not simulated, which would take too long.
 - **difference**: the largest one from onnxruntime's outputs of the same file, or for an int8 file from its integer
   meaning (`docs/quantised.md`); beside it the outputs' largest magnitude.
 - **predicted**: the latency of one row on trn2.
 """
-_REFUSED = """## Why some don't run
+_REFUSED = """## Why some don't run, or differ
 
-The reasons are those of the error. `trnrt inspect` prints them with a way out, and the commands that cut the model, or
-leave these nodes to onnxruntime.
+For a refused file, the reasons are those of the error. `trnrt inspect` prints them with a way out, and the commands
+that cut the model, or leave these nodes to onnxruntime.
 """
 _ORDER = (
     "integers", "optimised", "constant subgraphs", "3-D", "recurrent", "Resize", "GridSample", "MaxUnpool", "Einsum",
