@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 import onnxruntime
-from saving import LIST, Export, Make, run_exports
+from saving import LISTS, Export, Make, run_exports
 
 LEVELS = {
     "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
@@ -82,7 +82,7 @@ def main() -> None:
     import sys
 
     folder = Path(sys.argv[sys.argv.index("--out") + 1])
-    titles = {row["file"]: row["title"] for row in json.loads((folder / LIST).read_text())}
+    titles = {row["file"]: row["title"] for row in json.loads((folder / LISTS[Export]).read_text())}
     run_exports(__doc__, exports(titles))
 
 
