@@ -206,6 +206,16 @@ def _heads_together(heads: int, keys: int, size: int, item: int) -> int:
     return max(1, min(min(heads, transposed), min(nl.tile_size.psum_bank_fmax // size, SCORE_BYTES // (keys * 4))))
 
 
+def _fit_blocks(together: int, size: int) -> int:
+    """So many heads, or fewer, that a group's features are whole blocks of partitions, or lie within one."""
+    each = nl.tile_size.pmax // size
+    if together >= each:
+        return together // each * each
+    while each % together != 0:
+        together -= 1
+    return together
+
+
 def _attend_block(block: Block, adding: Adding, begun: Any) -> Any:
     """Attend one block, some heads at a time, and return the last group, to be finished.
 
@@ -217,6 +227,8 @@ def _attend_block(block: Block, adding: Adding, begun: Any) -> Any:
     if not block.turned:
         y_sb = nl.ndarray((rows, heads, size), dtype=block.dst.dtype, buffer=nl.sbuf)
     together = _heads_together(heads, keys, size, item_bytes(block.v_sb.dtype))
+    if block.turned:
+        together = _fit_blocks(together, size)
     for g0 in range(0, heads, together):
         g1 = min(heads, g0 + together)
         exp_sb = nl.ndarray((rows, g1 - g0, keys), dtype=block.v_sb.dtype, buffer=nl.sbuf)
@@ -263,17 +275,20 @@ def _weigh_turned(group: Group, weights: list[nl.NkiTensor]) -> None:
     block = group.block
     size, rows, count = block.v_sb.shape[3], block.rows(), group.end - group.first
     each = nl.tile_size.pmax // size
+    # Of a group within a block, heads before may have the first partitions.
+    skipped = group.first % each
     blocks = ceil_div(count, each)
-    parts = min(count, each) * size
+    parts = min(skipped + count, each) * size
     sum_psum = nl.ndarray((parts, blocks, rows), dtype=nl.float32, buffer=nl.psum)
     total_psum = nl.ndarray((parts, blocks, rows), dtype=nl.float32, buffer=nl.psum)
     for b in range(blocks):
         if block.least_sb is not None:
             used = min(each, count - b * each) * size
+            total = total_psum[skipped * size : skipped * size + used, b, :]
             ones, least = block.ones_sb[0:1, 0:used], block.least_sb[:, 0:rows]
-            nisa.nc_matmul(dst=total_psum[0:used, b, :], stationary=ones, moving=least, accumulate=False)
+            nisa.nc_matmul(dst=total, stationary=ones, moving=least, accumulate=False)
     for g in range(count):
-        first = g % each * size
+        first = (skipped + g) % each * size
         for t in range(len(weights)):
             part = weights[t][:, g, :]
             keys = part.shape[0]
@@ -289,8 +304,8 @@ def _weigh_turned(group: Group, weights: list[nl.NkiTensor]) -> None:
     if whole > 0:
         _divide(dst[0:parts, 0:whole], sum_psum[:, 0:whole], total_psum[:, 0:whole])
     if whole < blocks:
-        rest = (count - whole * each) * size
-        _divide(dst[0:rest, whole], sum_psum[0:rest, whole], total_psum[0:rest, whole])
+        p0, p1 = skipped * size, (skipped + count - whole * each) * size
+        _divide(dst[p0:p1, whole], sum_psum[p0:p1, whole], total_psum[p0:p1, whole])
 
 
 def _divide(dst: nl.NkiTensor, sum_psum: nl.NkiTensor, total_psum: nl.NkiTensor) -> None:

@@ -145,6 +145,15 @@ def test_features_stay_on_chip(name: str, on_chip: str) -> None:
     compare(replace(TABLE[name], on_chip=on_chip), "bfloat16")
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("sizes", [(3, 300, 32), (12, 170, 32), (6, 1500, 64), (2, 4096, 64), (5, 700, 128)], ids=str)
+def test_features_of_groups_that_fill_no_block(sizes: tuple[int, int, int], masked: bool) -> None:
+    """Scores of as many heads as a block of partitions has do not fit PSUM."""
+    heads, keys, width = sizes
+    mask = (2, 1, 1) if masked else None
+    compare(Case(2, heads, 20, keys, width, width, mask, on_chip="d", empty_is_zero=masked), "bfloat16", hide=masked)
+
+
 def test_values_in_rows() -> None:
     case = Case(3, 5, 70, 256, 64, 64, on_chip="qkrd")
     compare(case, "bfloat16")
