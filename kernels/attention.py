@@ -21,6 +21,7 @@ from trnrt.kernels.attention_operands import (
     load_value_rows,
     store_heads,
     take_columns_from,
+    take_keys,
     turn_heads,
 )
 from trnrt.kernels.common import ceil_div, is_hbm_tensor, item_bytes
@@ -79,34 +80,41 @@ def attend(
     empty_is_zero: bool = False,
     firsts: tuple[int, int, int] = (0, 0, 0),
     by_rows: bool = False,
+    shared: int = 1,
+    ends: tuple[int, ...] = (),
+    more: Any = None,
 ) -> None:
-    """dst = softmax(scale * q @ k.T + mask) @ v, for each head of each item.
+    """dst = softmax(scale * q @ k.T + mask + more) @ v, for each head of each item.
 
     dst: HBM (N*S, H*E), or SBUF ``features`` (P, B, N*S)
-    q: HBM (N*S, H*D or more), or SBUF ``features`` (P, B, N*S) if D is one of READABLE_HEADS
-    k: HBM (N*T, H*D or more), or SBUF as q
-    v: HBM (N*T, H*E or more), or SBUF ``features`` (P, B, N*T), or ``rows`` (P, B, H*E or more) if T is a multiple of
-        128, and ``by_rows``; all of one dtype
+    q: HBM (N*S, H*D or more), or (N, H, S, D); or SBUF ``features`` (P, B, N*S) if D is one of READABLE_HEADS
+    k: HBM (N*T, K*D or more), or (N, K, T, D); or SBUF as q
+    v: HBM (N*T, K*E or more), or (N, K, T, E); or SBUF ``features`` (P, B, N*T), or ``rows`` (P, B, K*E or more) if T
+        is a multiple of 128, and ``by_rows``; all of one dtype
     mask: None, or HBM (M, G, R, T) float32: item n and head h add matrix (n % M, h % G); R is S, or 1 for one row
     items: N
     heads, width, size: H, D, E
     scale: the factor of the scores
     empty_is_zero: what a query gets whose keys are all masked by -inf: 0; else NaN
     firsts: the columns of q, k and v from which on they have the heads; in SBUF multiples of 128
+    shared: the heads of queries that share a head of keys and values: K = H / shared; head h uses h // shared. If
+        not 1, q and k are in HBM, or D is 128
+    ends: for each 128 queries, the keys that count: the mask hides all later ones; () if all do
+    more: a second mask
     limits: D <= MAX_HEAD, T <= MAX_KEYS, E <= MAX_VALUE_SIZE
 
     Scores, sums and the quotient are float32. With 16 bits the tensor engine adds a mask, in which -inf becomes -1e30:
     a query whose keys are all masked gets 0, or the mean of the values. On trn1 NaN in one query spreads to the others
     of its item.
 
-    numpy: s = scale * q @ k.T + mask; e = exp(s - s.max(axis=-1, keepdims=True)); e @ v / e.sum(axis=-1, keepdims=True)
+    numpy: s = scale * q @ k.T + mask + more; e = exp(s - s.max(-1, keepdims=True)); e @ v / e.sum(-1, keepdims=True)
     """
     queries, keys = count_head_rows(q) // items, count_head_rows(k) // items
     assert width <= MAX_HEAD, f"attend: heads of {width}; the limit is {MAX_HEAD}"
     assert keys <= MAX_KEYS, f"attend: {keys} keys; the limit is {MAX_KEYS}"
     assert size <= MAX_VALUE_SIZE, f"attend: values of {size}; the limit is {MAX_VALUE_SIZE}"
     q, k, v = take_columns_from(q, firsts[0]), take_columns_from(k, firsts[1]), take_columns_from(v, firsts[2], by_rows)
-    held = _heads_held(heads, keys, width, size, item_bytes(q.dtype))
+    held = shared * _heads_held(heads // shared, keys, width, size, item_bytes(q.dtype))
     turned = not is_hbm_tensor(dst) and size in READABLE_HEADS
     begun: Any = None
     ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=q.dtype, buffer=nl.sbuf)
@@ -121,15 +129,17 @@ def attend(
     for n in range(items):
         for h0 in range(0, heads, held):
             h1 = min(heads, h0 + held)
-            k_sb = turn_heads(k, n * keys, keys, width, h0, h1)
-            v_sb = load_value_rows(v, n * keys, keys, size, h0, h1, by_rows)
+            k_sb = turn_heads(k, n * keys, keys, width, h0 // shared, ceil_div(h1, shared), shared)
+            v_sb = load_value_rows(v, n * keys, keys, size, h0 // shared, ceil_div(h1, shared), by_rows)
             for q0 in range(0, queries, nl.tile_size.pmax):
                 q1 = min(queries, q0 + nl.tile_size.pmax)
-                q_sb = turn_heads(q, n * queries + q0, q1 - q0, width, h0, h1)
-                mask_sb = load_masks(mask, n, h0, h1, q0, q1)
+                end = ends[q0 // nl.tile_size.pmax] if len(ends) > 0 else keys
+                q_sb = turn_heads(q, n * queries + q0, q1 - q0, width, h0, h1, shared)
+                mask_sb = load_masks((mask, more), n, (h0, h1), (q0, q1), end)
                 if unit_sb is not None:
                     mask_sb = _limit_mask(mask_sb, scale, q.dtype)
-                block = Block(dst, n * queries + q0, h0, q_sb, k_sb, v_sb, ones_sb, least_sb, turned)
+                used_sb = take_keys(k_sb, h1 - h0, shared, end)
+                block = Block(dst, n * queries + q0, h0, q_sb, used_sb, v_sb, shared, ones_sb, least_sb, turned)
                 adding = Adding(mask_sb, unit_sb, scale, empty_is_zero)
                 begun = _attend_block(block, adding, begun)
     _finish_group(begun)
@@ -139,7 +149,7 @@ def attend(
 class Block(nl.NKIObject):
     """Up to 128 queries of an item and some of its heads, from row ``row`` and head ``head`` on.
 
-    ``q_sb``, ``k_sb``: queries and keys (width, rows) of each head; ``v_sb``: values (P, T/128, heads, size).
+    ``q_sb``, ``k_sb``: queries and keys (width, rows) of each head; ``v_sb``: values (P, T/128, heads / shared, size).
     ``ones_sb`` (128, 128), and ``least_sb`` (1, 512) to add to the sums, if that is needed. ``turned``: the result's
     features are on the partitions."""
 
@@ -149,6 +159,7 @@ class Block(nl.NKIObject):
     q_sb: Any
     k_sb: Any
     v_sb: nl.NkiTensor
+    shared: int
     ones_sb: nl.NkiTensor
     least_sb: Any
     turned: bool
@@ -156,6 +167,10 @@ class Block(nl.NKIObject):
     def rows(self) -> int:
         """The number of queries."""
         return int(self.q_sb[0].shape[1])
+
+    def values(self, keys: int, tile: int, head: int) -> nl.NkiTensor:
+        """The values (keys, size) of a tile of up to 128 keys."""
+        return self.v_sb[0:keys, tile, head // self.shared, :]
 
 
 @dataclass
@@ -221,7 +236,7 @@ def _attend_block(block: Block, adding: Adding, begun: Any) -> Any:
 
     The group before, ``begun``, is finished once the exponentials of the next one are on their way, so that the tensor
     engine doesn't wait for them."""
-    heads, size = block.v_sb.shape[2], block.v_sb.shape[3]
+    heads, size = len(block.q_sb), block.v_sb.shape[3]
     rows, keys = block.rows(), block.k_sb[0].shape[1]
     y_sb: Any = None
     if not block.turned:
@@ -246,7 +261,7 @@ def _finish_group(group: Group) -> None:
     if block.turned:
         _weigh_turned(group, weights)
         return
-    heads, size = block.v_sb.shape[2], block.v_sb.shape[3]
+    heads, size = len(block.q_sb), block.v_sb.shape[3]
     rows, count = block.rows(), group.end - group.first
     sum_psum = nl.ndarray((rows, count, size), dtype=nl.float32, buffer=nl.psum)
     total_psum = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.psum)
@@ -257,7 +272,7 @@ def _finish_group(group: Group) -> None:
         for t in range(len(weights)):
             part = weights[t][:, g, :]
             keys = part.shape[0]
-            values, ones = block.v_sb[0:keys, t, group.first + g, :], block.ones_sb[0:keys, 0:1]
+            values, ones = block.values(keys, t, group.first + g), block.ones_sb[0:keys, 0:1]
             more = t > 0 or block.least_sb is not None
             nisa.nc_matmul(dst=sum_psum[:, g, :], stationary=part, moving=values, accumulate=t > 0)
             nisa.nc_matmul(dst=total_psum[:, g : g + 1], stationary=part, moving=ones, accumulate=more)
@@ -292,7 +307,7 @@ def _weigh_turned(group: Group, weights: list[nl.NkiTensor]) -> None:
         for t in range(len(weights)):
             part = weights[t][:, g, :]
             keys = part.shape[0]
-            values, ones = block.v_sb[0:keys, t, group.first + g, :], block.ones_sb[0:keys, 0:size]
+            values, ones = block.values(keys, t, group.first + g), block.ones_sb[0:keys, 0:size]
             place = sum_psum[first : first + size, g // each, :]
             total = total_psum[first : first + size, g // each, :]
             more = t > 0 or block.least_sb is not None
