@@ -31,6 +31,7 @@ from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.scattering import write_scatters
 from trnrt.importer.rewriting.splitting import split_variadic
 from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes, turn_after_norms
+from trnrt.importer.rewriting.turned_rows import move_row_turns
 from trnrt.importer.rewriting.unpooling import write_unpools
 from trnrt.importer.rewriting.wrapping import unwrap_indices
 from trnrt.importer.values import is_used, static_shape
@@ -98,6 +99,7 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     fold_padding,
     shrink_repeated,
     split_joined,
+    move_row_turns,
     merge_transposes,
     turn_after_norms,
     cancel_transposes,
