@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper, parser
-from planning import compare, drawn
+from planning import compare, drawn, planned
 
 from trnrt.planner import Plan
+from trnrt.running.profiler import profile_plan
 
 Array = NDArray[Any]
 ITEMS, LENGTH, HEADS, WIDTH = 2, 9, 4, 32
@@ -283,3 +285,20 @@ def test_keys_that_no_query_sees_are_skipped() -> None:
         value.type.tensor_type.shape.dim[1].dim_value = 300
     plan = compare(model, {"x": drawn(ITEMS, 300, ALL)})
     assert "ends=(128, 256, 300)" in plan.source
+
+
+@pytest.mark.parametrize("tokens", [768, 1024])
+def test_keys_and_values_cross_hbm_once_and_scores_never(tokens: int) -> None:
+    """float32, 1,024 columns, on trn2: up to some 900 tokens all stays in SBUF; beyond, each tensor is moved once."""
+    width, item = 1024, 4
+    heads = {"heads": np.array([0, tokens, 16, 64]), "flat": np.array([0, tokens, width])}
+    weights = {name: drawn(width, width, seed=k) / 32 for k, name in enumerate(("wq", "wk", "wv", "wo"))}
+    model = Form(f"{HEADS_OF} m = Identity(t) {BEHIND}", weights | heads).model()
+    for value in (*model.graph.input, *model.graph.output):
+        sizes = value.type.tensor_type.shape.dim
+        sizes[0].dim_value, sizes[1].dim_value, sizes[2].dim_value = 1, tokens, width
+    plan = planned(model, {"x": (1, tokens, width)})
+    (step,) = (step for step in plan.steps if step.kernel == "attend")
+    (cost,) = (cost for cost in profile_plan(plan).steps if cost.name == step.name)
+    assert cost.hbm_bytes == (0 if tokens < 900 else 4 * tokens * width * item)
+    assert all(prod(step.shape) <= tokens * width for step in plan.steps)

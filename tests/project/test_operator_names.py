@@ -73,6 +73,7 @@ ALLOWED = {
     "importer/rewriting/splitting.py": "a rewrite: many inputs are taken a few at a time",
     "importer/rewriting/transposes.py": "a rewrite: Transposes cancel",
     "importer/rewriting/wrapping.py": "a rewrite: a Gather reads indices before they are wrapped",
+    "importer/rewriting/turned_rows.py": "a rewrite: Transposes move behind the projections of rows",
     "importer/rewriting/unpooling.py": "a rewrite: unpooling becomes comparisons, or moves",
     "importer/rows/batching.py": "nodes that tell a graph how many rows there are",
     "importer/rows/indexing.py": "what stands between an input and the Gather that it is an index of",
