@@ -17,6 +17,7 @@ from typing import Any
 from trnrt.kernels.attention_operands import (
     READABLE_HEADS,
     count_head_rows,
+    evacuate_psum,
     load_masks,
     load_value_rows,
     store_heads,
@@ -259,7 +260,7 @@ def _finish_group(weighed: Weighed) -> None:
             part = weights[t][:, g, :]
             values = block.v_sb[0 : part.shape[0], t, group.first + g, :]
             nisa.nc_matmul(dst=y_psum[:, g, :], stationary=part, moving=values, accumulate=t > 0)
-    _evacuate(group.y_sb[:, group.first : group.end, :], y_psum, 1)
+    evacuate_psum(group.y_sb[:, group.first : group.end, :], y_psum, 1)
     if group.end == heads:
         store_heads(block.dst, group.y_sb.flatten_dims(1, 2), block.row, block.head * size)
 
@@ -283,18 +284,10 @@ def _multiply_turned(group: Group, weights: list[nl.NkiTensor]) -> None:
     whole = count // each
     dst = block.dst[:, first : first + blocks, block.row : block.row + rows]
     if whole > 0:
-        _evacuate(dst[0:parts, 0:whole], y_psum[:, 0:whole], 1)
+        evacuate_psum(dst[0:parts, 0:whole], y_psum[:, 0:whole], 1)
     if whole < blocks:
         rest = (count - whole * each) * size
-        _evacuate(dst[0:rest, whole], y_psum[0:rest, whole], 1)
-
-
-def _evacuate(dst: nl.NkiTensor, src: nl.NkiTensor, number: int) -> None:
-    """Copy PSUM tile ``number``: by two engines in turn, or on trn1, where they can't work at once, by the faster."""
-    if nisa.get_nc_version() >= nisa.nc_version.gen3:
-        copy(dst, src, number)
-    else:
-        nisa.activation(dst=dst, op=nl.copy, data=src)
+        evacuate_psum(dst[0:rest, whole], y_psum[0:rest, whole], 1)
 
 
 def _score_group(block: Block, g0: int, g1: int, y_sb: Any, adding: Adding) -> Group:
@@ -422,6 +415,6 @@ def _turn_weights(weights_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
             part_sb = weights_sb[:, g, k0 : k0 + size]
             nisa.nc_transpose(dst=turned_psum[:, g, :], data=part_sb, engine=nisa.engine.tensor)
         turned_sb = nl.ndarray((size, heads, rows), dtype=weights_sb.dtype, buffer=nl.sbuf)
-        _evacuate(turned_sb, turned_psum, k0 // nl.tile_size.pmax)
+        evacuate_psum(turned_sb, turned_psum, k0 // nl.tile_size.pmax)
         turned.append(turned_sb)
     return turned
