@@ -13,6 +13,14 @@ from trnrt.nki import nisa, nl
 READABLE_HEADS = (32, 64, 128)
 
 
+def evacuate_psum(dst: nl.NkiTensor, src: nl.NkiTensor, number: int) -> None:
+    """Copy PSUM tile ``number``: by two engines in turn, or on trn1, where they can't work at once, by the faster."""
+    if nisa.get_nc_version() >= nisa.nc_version.gen3:
+        copy(dst, src, number)
+    else:
+        nisa.activation(dst=dst, op=nl.copy, data=src)
+
+
 def count_head_rows(tensor: nl.NkiTensor) -> int:
     if has_heads_apart(tensor):
         return tensor.shape[0] * tensor.shape[2]
@@ -123,7 +131,7 @@ def load_value_rows(v: nl.NkiTensor, r0: int, keys: int, size: int, h0: int, h1:
                 part_sb = v[0 : d1 - d0, b, r0 + k0 : r0 + k1]
                 nisa.nc_transpose(dst=turned_psum[:, d0:d1], data=part_sb, engine=nisa.engine.tensor)
             o0 = c0 - h0 * size
-            copy(flat_sb[0 : k1 - k0, t, o0 : o0 + columns], turned_psum, t + 1)
+            evacuate_psum(flat_sb[0 : k1 - k0, t, o0 : o0 + columns], turned_psum, t + 1)
     return v_sb
 
 

@@ -113,20 +113,22 @@ def compare(case: Case, dtype: str = "float32", *, hide: bool = False) -> None:
 def reference(case: Case, q: Array, k: Array, v: Array, masks: list[Array], dtype: str) -> tuple[Array, Array]:
     """What float64 gives, in rows, and how far roundings may lead from it.
 
-    They are those of the scores' sums, of exponentials to the dtype, and of the result."""
+    They are those of the scores' sums, of the mask and of exponentials to the dtype, and of the result."""
     scores = case.scale * q @ k.swapaxes(-1, -2)
-    magnitude = case.scale * np.abs(q) @ np.abs(k).swapaxes(-1, -2)
+    magnitude, added = case.scale * np.abs(q) @ np.abs(k).swapaxes(-1, -2), np.zeros(1)
     for mask in masks:
         index = np.arange(case.items) % mask.shape[0]
         scores = scores + mask[index]
-        magnitude = magnitude + np.abs(np.where(np.isfinite(mask), mask, 0))[index]
+        added = added + np.where(np.isfinite(mask), mask, 0)[index]
     with np.errstate(invalid="ignore"):
         e = np.exp(scores - scores.max(-1, keepdims=True))
     total = e.sum(-1, keepdims=True)
     weights = e / total
     if case.empty_is_zero:
         weights = np.nan_to_num(weights)
+    magnitude = magnitude + np.abs(added)
     off = (case.width + 4) * 2.0**-24 * magnitude.max(-1, keepdims=True)
+    off = off + ROUNDING[dtype] / 2 * np.abs(added).max(-1, keepdims=True)
     relative = 2 * off + ROUNDING[dtype] * 1.01 + FUNCTION + case.keys * 2.0**-24
     expected = weights @ v
     bound = 2 * relative * (np.nan_to_num(weights) @ np.abs(v)) + ROUNDING[dtype] * 1.01 * np.abs(expected) + 1e-37

@@ -22,7 +22,7 @@ from calling import (
 from test_budgets import peak
 
 from trnrt.errors import KernelError
-from trnrt.kernels.normalize_features import MAX_WIDTH, normalize_features, normalize_features_bytes
+from trnrt.kernels.normalize_features import LEAST_WIDTH, MAX_WIDTH, normalize_features, normalize_features_bytes
 from trnrt.nki import Spec, nl, trace
 
 EPS = 1e-5
@@ -67,6 +67,29 @@ def test_every_place(shape: tuple[int, int], places: str) -> None:
 @pytest.mark.parametrize("places", PLACES)
 def test_targets_and_dtypes(places: str, target: str, dtype: str) -> None:
     check(*run(drawn((150, 260), 0, dtype), places, target), dtype)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(197, LEAST_WIDTH), (530, 769), (1, MAX_WIDTH)])
+def test_wide_rows_of_bfloat16_stay_on_the_partitions(shape: tuple[int, int], target: str) -> None:
+    got, expected, scaled = run(drawn(shape, 0, "bfloat16"), "features to features", target)
+    squares = 0.5 * ROUNDING["bfloat16"] * np.abs(scaled)  # a variance of rounded squares
+    bound = 1.02 * ROUNDING["bfloat16"] * (np.abs(scaled) + np.abs(expected)) + squares + 1e-5
+    assert (np.abs(got - expected) <= bound).all(), np.max(np.abs(got - expected) / bound)
+
+
+def test_wide_rows_of_bfloat16_far_from_zero() -> None:
+    x = np.where(np.arange(768) % 2, 1000, 1008).astype(NUMPY["bfloat16"])[None].repeat(3, 0)
+    got, expected, _ = run(x, "features to features")
+    assert np.abs(got - expected).max() <= 2 * ROUNDING["bfloat16"] * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_nan_stays_in_its_wide_row(target: str) -> None:
+    x = drawn((40, LEAST_WIDTH), 0, "bfloat16")
+    x[17, 5] = np.nan
+    got, _, _ = run(x, "features to features", target, together=40)
+    assert np.array_equal(np.flatnonzero(np.isnan(got).sum(axis=1)), [17])
 
 
 def test_rows_far_from_zero_keep_their_precision() -> None:
