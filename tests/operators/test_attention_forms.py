@@ -213,6 +213,12 @@ def test_a_form_is_one_step(name: str, dtype: str) -> None:
     assert any(node.reason.startswith("attention:") for node in plan.nodes)
 
 
+def test_the_lowest_number_hides_keys_in_float16() -> None:
+    """It is -65504 there."""
+    plan = FORMS["padding replaces scores"].plan("float16")
+    assert "attend" in {step.kernel for step in plan.steps}
+
+
 JOINED_FORMS = {
     "torch.bmm": Form(f"{JOINED} m = Mul(t, rate) {JOINED_BEHIND}", REPEATED),
     "torch.bmm, with a mask in between": Form(

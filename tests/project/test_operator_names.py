@@ -68,6 +68,7 @@ ALLOWED = {
     "importer/rewriting/pool_indices.py": "a rewrite: indices of a MaxPool become comparisons",
     "importer/rewriting/repeated.py": "a rewrite: constants of operators that broadcast",
     "importer/rewriting/rules.py": "rewrites of onnxscript: which, and when",
+    "importer/rewriting/rotations.py": "a rewrite: a constant factor takes the sign of what it multiplies",
     "importer/rewriting/scales.py": "a rewrite: scales and shifts go into weights",
     "importer/rewriting/scattering.py": "a rewrite: scatters at constant indices become moves",
     "importer/rewriting/splitting.py": "a rewrite: many inputs are taken a few at a time",

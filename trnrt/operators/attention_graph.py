@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.rewriting.editing import maker
-from trnrt.importer.values import static_shape
+from trnrt.importer.values import constant_array, static_shape
 from trnrt.planner.lowering.walk import Lowering, attribute, node_name
 from trnrt.planner.plan import Array
 
@@ -180,13 +180,13 @@ def _read_choice(lowering: Lowering, node: ir.Node, shape: Shape) -> _Scores | N
     """Scores that a Where replaces by a number which hides them."""
     condition = node.inputs[0]
     for side in (1, 2):
-        fill = lowering.constant(node.inputs[3 - side])
-        if fill is None or fill.size != 1 or condition is None or static_shape(node.inputs[side]) != shape:
+        fill, written = lowering.constant(node.inputs[3 - side]), constant_array(node.inputs[3 - side])
+        if fill is None or written is None or fill.size != 1 or static_shape(node.inputs[side]) != shape:
             continue
-        number = float(fill.reshape(()))
-        inner = _read_scores(lowering, node.inputs[side]) if number <= _MOST_FILL else None
-        if inner is not None:
-            term = Term(condition, shape, number, hides=side == 2)
+        hides = float(written.reshape(())) <= _MOST_FILL and condition is not None
+        inner = _read_scores(lowering, node.inputs[side]) if hides else None
+        if inner is not None and condition is not None:
+            term = Term(condition, shape, float(fill.reshape(())), hides=side == 2)
             return replace(inner, nodes=(*inner.nodes, node), terms=(*inner.terms, term))
     return None
 

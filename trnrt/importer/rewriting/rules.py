@@ -27,6 +27,7 @@ from trnrt.importer.rewriting.older import fill_masks, name_casts, spread_normal
 from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.pool_indices import write_indices
 from trnrt.importer.rewriting.repeated import shrink_repeated
+from trnrt.importer.rewriting.rotations import fold_signs
 from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.scattering import write_scatters
 from trnrt.importer.rewriting.splitting import split_variadic
@@ -105,6 +106,7 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     cancel_transposes,
     order_weights,
     fold_scales,
+    fold_signs,
     swap_halves,
     split_variadic,
 )
