@@ -203,6 +203,20 @@ FORMS = {
 }
 
 
+# Einsums as tf2onnx writes them: axes of size 1 come and go.
+SPREAD = """q0 = MatMul(x, wq)  k0 = MatMul(x, wk)  v0 = MatMul(x, wv)
+    q1 = Reshape(q0, heads)  k1 = Reshape(k0, heads)  v1 = Reshape(v0, heads)
+    q2 = Transpose<perm=[0,2,1,3]>(q1)  kt = Transpose<perm=[0,2,3,1]>(k1)  v = Transpose<perm=[0,2,1,3]>(v1)
+    q = Mul(q2, rate)  s = MatMul(q, kt)  s5 = Unsqueeze(s, four)  t = Squeeze(s5, four)  p = Softmax<axis=-1>(t)
+    p5 = Unsqueeze(p, three)  p4 = Reshape(p5, scores)  a = MatMul(p4, v)
+    b = Transpose<perm=[0,2,1,3]>(a)  c = Reshape(b, flat)  y = MatMul(c, wo)"""
+FORMS["an Einsum, as tf2onnx"] = Form(SPREAD, WHOLE | {"three": np.array([3]), "four": np.array([4])})
+ONE_ALONE = Form(
+    SPREAD.replace("t = Squeeze(s5, four)  p = Softmax<axis=-1>(t)", "r = Softmax<axis=-1>(s5)  p = Squeeze(r, four)"),
+    FORMS["an Einsum, as tf2onnx"].constants,
+)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_is_one_step(name: str, dtype: str) -> None:
@@ -246,6 +260,7 @@ def test_items_joined_with_heads(name: str) -> None:
 
 
 REFUSED = {
+    "a softmax over an axis of one": ONE_ALONE,
     "a cap of the scores": Form(ONNX.format(", softcap=2.0", ""), opset=23),
     "a number that hides nothing": Form(
         f"{HEADS_OF} m = Where(mask, few, t) {BEHIND}",

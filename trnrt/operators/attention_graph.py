@@ -20,6 +20,8 @@ Shape = tuple[int, ...]
 
 # A number that Where writes in place of a score counts as one that is added to it if the score is lost beside it.
 _MOST_FILL = -1e9
+# They give the same elements in the same order.
+_RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def _match(lowering: Lowering, softmax: ir.Node) -> Found | None:
     if shape is None or len(shape) < 3 or axis not in (-1, len(shape) - 1):
         return None
     scores = _read_scores(lowering, softmax.inputs[0])
-    if scores is None:
+    if scores is None or (static_shape(scores.product.outputs[0]) or ())[-2:] != shape[-2:]:
         return None
     behind, empty_is_zero = _read_weights(lowering, softmax, scores.terms)
     weighted = behind[-1] if behind else None
@@ -122,7 +124,7 @@ def _is_inner(value: ir.Value | None) -> bool:
 
 def _read_scores(lowering: Lowering, value: ir.Value | None) -> _Scores | None:
     """A value as the product of computed matrices, with its scale and terms; None if it is something else."""
-    node = maker(value, "MatMul", "Mul", "Div", "Add", "Where", "Reshape")
+    node = maker(value, "MatMul", "Mul", "Div", "Add", "Where", *_RESHAPES)
     shape = static_shape(value)
     if node is None or value is None or not _is_inner(value) or shape is None or len(shape) < 3:
         return None
@@ -134,9 +136,16 @@ def _read_scores(lowering: Lowering, value: ir.Value | None) -> _Scores | None:
         return _read_sum(lowering, node, shape)
     if node.op_type == "Where":
         return _read_choice(lowering, node, shape)
-    before = static_shape(node.inputs[0])
-    inner = _read_scores(lowering, node.inputs[0]) if before is not None and before[-2:] == shape[-2:] else None
+    inner = _read_scores(lowering, node.inputs[0]) if _keeps_matrices(static_shape(node.inputs[0]), shape) else None
     return None if inner is None else replace(inner, nodes=(*inner.nodes, node))
+
+
+def _keeps_matrices(before: Shape | None, after: Shape | None) -> bool:
+    """True if two shapes of the same elements have the same matrices last, but for axes of size 1."""
+    if before is None or after is None:
+        return False
+    without = [[size for size in shape if size != 1] for shape in (before, after)]
+    return before[-2:] == after[-2:] or (without[0][-2:] == without[1][-2:] and len(without[0]) > 1)
 
 
 def _start(product: ir.Node) -> _Scores:
@@ -216,8 +225,8 @@ def _read_weights(lowering: Lowering, softmax: ir.Node, terms: tuple[Term, ...])
         nodes.append(reader)
         if reader.op_type == "MatMul":
             return nodes, empty_is_zero
-        before, after = static_shape(value), static_shape(reader.outputs[0])
-        if reader.op_type != "Reshape" or before is None or after is None or before[-2:] != after[-2:]:
+        shapes = static_shape(value), static_shape(reader.outputs[0])
+        if reader.op_type not in _RESHAPES or not _keeps_matrices(*shapes):
             return [], False
         value = reader.outputs[0]
 
@@ -233,7 +242,8 @@ def _read_replaced(
     testing = maker(condition, "IsNaN")
     if testing is not None and testing.inputs[0] is value:
         return ([testing, choosing], True) if others == [testing] else None
-    if others:
+    matrices = (static_shape(value) or ())[-2:]
+    if others or any(term.shape[-2:] != matrices for term in terms):
         return None
     known = lowering.constant(condition)
     if known is not None:
