@@ -6,8 +6,8 @@
 Scale and bias are numbers of a partition then, so that they cost nothing on the way out of PSUM. Groups of up to 512
 rows share these instructions.
 
-Wide rows of bfloat16 stay as they are, from SBUF to SBUF: that leaves PSUM to others, and the next product can start
-with the first block of features.
+Wide rows of bfloat16 in SBUF stay as they are: that leaves PSUM to others, and the next product can start with the
+first block of features. On the way to HBM they are transposed at the end.
 
     features --tensor: times 1--> PSUM: mean --vector: differences--> SBUF --scalar: squares--> SBUF
     tensor: squares times 1 -> PSUM: rate -> vector: differences times rate -> SBUF -> scalar: scale, bias
@@ -30,7 +30,7 @@ _TILES = 4
 def normalize_features_bytes(columns: int, item: int) -> int:
     """The most bytes per partition that the tiles take, with two groups under way."""
     constants = nl.tile_size.pmax * 2 + 4 * nl.tile_size.psum_bank_fmax * 2 if item == 2 else 0
-    return 2 * _TILES * columns * (item + 4 * (item == 4) + item) + constants + 1024
+    return 2 * _TILES * columns * (item + 4 + item) + constants + 1024
 
 
 def normalize_features(
@@ -61,6 +61,9 @@ def normalize_features(
     """
     rows = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
     assert columns <= MAX_WIDTH, f"normalize_features: rows of {columns} features; the limit is {MAX_WIDTH}"
+    if not is_hbm_tensor(src) and src.dtype == nl.bfloat16 and columns >= LEAST_WIDTH:
+        _normalize_by_sums(dst, src, scale, bias, columns, eps, together)
+        return
     by_column = is_hbm_tensor(dst)
     if by_column:
         scale_sb = load(scale.broadcast(0, min(rows, nl.tile_size.pmax)))
@@ -68,9 +71,6 @@ def normalize_features(
     else:
         scale_sb = load(scale) if is_hbm_tensor(scale) else scale
         bias_sb = load(bias) if is_hbm_tensor(bias) else bias
-    if not by_column and not is_hbm_tensor(src) and src.dtype == nl.bfloat16 and columns >= LEAST_WIDTH:
-        _normalize_by_sums(dst, src, scale_sb, bias_sb, columns, eps)
-        return
     groups = _divide_rows(rows, together)
     for i in range(len(groups)):
         r0, size, count = groups[i]
@@ -83,32 +83,84 @@ def normalize_features(
 
 
 def _normalize_by_sums(
-    dst: nl.NkiTensor, src: nl.NkiTensor, scale_sb: nl.NkiTensor, bias_sb: nl.NkiTensor, columns: int, eps: float
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    scale: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    columns: int,
+    eps: float,
+    together: int,
 ) -> None:
     """normalize_features of bfloat16 in SBUF, whose features stay on the partitions: a product with ones gives their
     sum on each partition. The sums of squares aren't divided by ``columns``; the scale makes up for it."""
+    scale_sb, bias_sb = _load_by_feature(scale, columns), _load_by_feature(bias, columns)
     factor_sb = nl.ndarray(scale_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=factor_sb, data=scale_sb, op0=nl.multiply, operand0=columns**0.5)
     ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
     nisa.memset(dst=ones_sb, value=1.0)
-    for r0 in range(0, src.shape[2], nl.tile_size.psum_bank_fmax):
-        r1 = min(src.shape[2], r0 + nl.tile_size.psum_bank_fmax)
-        d_sb = _subtract_mean(src[:, :, r0:r1], ones_sb, columns)
-        rate_psum = _sum_squares(d_sb, ones_sb, columns)
-        nisa.tensor_scalar(
-            dst=rate_psum, data=rate_psum, op0=nl.add, operand0=columns * eps, op1=nl.power, operand1=-0.5
-        )
-        for b in range(d_sb.shape[1]):
-            parts = block_rows(columns, b)
-            unit_sb = nl.ndarray((parts, r1 - r0), dtype=dst.dtype, buffer=nl.sbuf)
-            nisa.tensor_tensor(dst=unit_sb, data1=d_sb[0:parts, b, :], data2=rate_psum[0:parts, :], op=nl.multiply)
-            nisa.activation(
-                dst=dst[0:parts, b, r0:r1],
-                op=nl.copy,
-                data=unit_sb,
-                scale=factor_sb[0:parts, b : b + 1],
-                bias=bias_sb[0:parts, b : b + 1],
-            )
+    rows = src.shape[2]
+    if is_hbm_tensor(dst):
+        groups = _divide_rows(rows, together)
+        for i in range(len(groups)):
+            r0, size, count = groups[i]
+            r1 = r0 + size * count
+            y_sb = nl.ndarray((nl.tile_size.pmax, src.shape[1], r1 - r0), dtype=dst.dtype, buffer=nl.sbuf)
+            _normalize_group(y_sb, src[:, :, r0:r1], ones_sb, factor_sb, bias_sb, columns, eps)
+            for t in range(count):
+                _store_by_row(dst[r0 + t * size : r0 + (t + 1) * size], y_sb[:, :, t * size : (t + 1) * size])
+        return
+    for r0 in range(0, rows, nl.tile_size.psum_bank_fmax):
+        r1 = min(rows, r0 + nl.tile_size.psum_bank_fmax)
+        _normalize_group(dst[:, :, r0:r1], src[:, :, r0:r1], ones_sb, factor_sb, bias_sb, columns, eps)
+
+
+def _normalize_group(
+    y_sb: nl.NkiTensor,
+    x_sb: nl.NkiTensor,
+    ones_sb: nl.NkiTensor,
+    factor_sb: nl.NkiTensor,
+    bias_sb: nl.NkiTensor,
+    columns: int,
+    eps: float,
+) -> None:
+    """y_sb (P, B, rows) = x_sb (P, B, rows), normalised, of up to 512 rows."""
+    d_sb = _subtract_mean(x_sb, ones_sb, columns)
+    rate_psum = _sum_squares(d_sb, ones_sb, columns)
+    nisa.tensor_scalar(dst=rate_psum, data=rate_psum, op0=nl.add, operand0=columns * eps, op1=nl.power, operand1=-0.5)
+    for b in range(d_sb.shape[1]):
+        parts = block_rows(columns, b)
+        unit_sb = nl.ndarray((parts, d_sb.shape[2]), dtype=y_sb.dtype, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=unit_sb, data1=d_sb[0:parts, b, :], data2=rate_psum[0:parts, :], op=nl.multiply)
+        scale, bias = factor_sb[0:parts, b : b + 1], bias_sb[0:parts, b : b + 1]
+        nisa.activation(dst=y_sb[0:parts, b, :], op=nl.copy, data=unit_sb, scale=scale, bias=bias)
+
+
+def _load_by_feature(numbers: nl.NkiTensor, columns: int) -> nl.NkiTensor:
+    """A number of each feature in SBUF (P, B), from there or HBM, or from HBM (1, C)."""
+    blocks = ceil_div(columns, nl.tile_size.pmax)
+    if not is_hbm_tensor(numbers):
+        return numbers
+    if numbers.shape[0] != 1:
+        return load(numbers)
+    numbers_sb = nl.ndarray((nl.tile_size.pmax, blocks), dtype=nl.float32, buffer=nl.sbuf)
+    for b in range(blocks):
+        parts, first = block_rows(columns, b), b * nl.tile_size.pmax
+        column = numbers[:, first : first + parts].permute((1, 0))
+        nisa.dma_copy(dst=numbers_sb[0:parts, b : b + 1], src=column)
+    return numbers_sb
+
+
+def _store_by_row(dst: nl.NkiTensor, y_sb: nl.NkiTensor) -> None:
+    """dst, HBM (R, C) = y_sb (P, B, R)."""
+    size, columns = dst.shape
+    parts = _row_parts(y_sb, 0, size, columns)
+    rows_sb = nl.ndarray((size, columns), dtype=dst.dtype, buffer=nl.sbuf)
+    c0 = 0
+    for part in parts:
+        c1 = c0 + part.shape[1]
+        nisa.activation(dst=rows_sb[:, c0:c1], op=nl.copy, data=part)
+        c0 = c1
+    nisa.dma_copy(dst=dst, src=rows_sb)
 
 
 def _subtract_mean(x_sb: nl.NkiTensor, ones_sb: nl.NkiTensor, columns: int) -> nl.NkiTensor:

@@ -15,11 +15,11 @@ from trnrt.nki import nisa, nl
 
 # Bytes per partition of the images that are in SBUF at once, beside those that are being loaded.
 IMAGE_BYTES = 16 * 1024
-# The most bytes of a partition in a transfer, with the start of each row counted as PACKET_BYTES. A transfer of one
+# The most bytes of a partition in a transfer, with the start of each row counted as ROW_START_BYTES. A transfer of one
 # channel keeps two of the 16 DMA engines busy, so transfers should be short: the queue starts the next one soon.
-# ViT-B/16 at batch 8, the images on trn1 and trn2, predicted with two
-# layers: 8192 takes 5 and 3 % more, 2048 the same on trn1 and 8 % more on trn2, where each start takes 0.6 us.
-LOAD_BYTES, PACKET_BYTES = 4096, 136
+# ViT-B/16 of two layers at batch 8, predicted on trn1 and trn2: 8192 takes 5 and 3 % more; 2048 takes the same on trn1
+# and 8 % more on trn2, where each start takes 0.6 us.
+PATCH_LOAD_BYTES, ROW_START_BYTES = 4096, 136
 
 
 def patch_columns(channels: int, kernel: Pair) -> int:
@@ -79,7 +79,7 @@ def _load_patch_rows(src: nl.NkiTensor, kernel: Pair, beside: int) -> nl.NkiTens
     down = height // kernel[0]
     each = channels * kernel[0]
     x_sb = nl.ndarray((beside * each, images, down, width), dtype=src.dtype, buffer=nl.sbuf)
-    step = max(1, LOAD_BYTES // (width * item_bytes(src.dtype) + PACKET_BYTES))
+    step = max(1, PATCH_LOAD_BYTES // (width * item_bytes(src.dtype) + ROW_START_BYTES))
     for n in range(images):
         for r0 in range(0, down, step):
             r1 = min(down, r0 + step)

@@ -70,9 +70,10 @@ def test_targets_and_dtypes(places: str, target: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("places", ["features to features", "features to hbm"])
 @pytest.mark.parametrize("shape", [(197, LEAST_WIDTH), (530, 769), (1, MAX_WIDTH)])
-def test_wide_rows_of_bfloat16_stay_on_the_partitions(shape: tuple[int, int], target: str) -> None:
-    got, expected, scaled = run(drawn(shape, 0, "bfloat16"), "features to features", target)
+def test_wide_rows_of_bfloat16_stay_on_the_partitions(shape: tuple[int, int], places: str, target: str) -> None:
+    got, expected, scaled = run(drawn(shape, 0, "bfloat16"), places, target)
     squares = 0.5 * ROUNDING["bfloat16"] * np.abs(scaled)  # a variance of rounded squares
     bound = 1.02 * ROUNDING["bfloat16"] * (np.abs(scaled) + np.abs(expected)) + squares + 1e-5
     assert (np.abs(got - expected) <= bound).all(), np.max(np.abs(got - expected) / bound)
@@ -112,6 +113,19 @@ def test_nan_stays_in_its_item(target: str, dtype: str) -> None:
 def test_rows_that_are_too_long() -> None:
     with pytest.raises(KernelError, match=f"the limit is {MAX_WIDTH}"):
         run(drawn((2, MAX_WIDTH + 1), 0), "features to features")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_tiles_fit_their_budget_to_hbm(dtype: str) -> None:
+    def kernel(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        dst = hbm(x.shape, x.dtype)
+        normalize_features(dst, features_in_sbuf(x), scale, bias, 768, EPS)
+        return dst
+
+    item = NUMPY[dtype].itemsize
+    row = Spec((1, 768), "float32")
+    program = trace(kernel, Spec((1024, 768), dtype), row, row)
+    assert peak(program) - 6 * 1024 * item <= normalize_features_bytes(768, item) + 2 * 768 * 4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
