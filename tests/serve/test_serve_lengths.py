@@ -77,6 +77,14 @@ def test_a_model_that_sees_the_padding_does_not_load(tmp_path: Path, path: Path)
     run(work())
 
 
+def test_an_open_length_names_the_way_out(path: Path) -> None:
+    async def work() -> None:
+        reason = await model_of(path).load()
+        assert reason is not None and "the open dimension sequence" in reason and "--lengths" in reason
+
+    run(work())
+
+
 def test_other_models_are_served_as_without_lengths(tmp_path: Path, path: Path) -> None:
     async def work() -> None:
         model = await loaded(save(tmp_path, "relu", RELU), lengths=[4], pad=["ids=1"], max_batch=1)
