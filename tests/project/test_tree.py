@@ -47,6 +47,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.errors",
         "trnrt.importer",
         "trnrt.inputs.npz",
+        "trnrt.inputs.ultralytics",
         "trnrt.neuron",
         "trnrt.nki",
         "trnrt.planner",
@@ -55,6 +56,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.validate",
         "trnrt.text",
     ),
+    "trnrt.vision": ("trnrt.errors", "trnrt.importer", "trnrt.inputs", "trnrt.text"),
     "trnrt.inputs": ("trnrt.errors", "trnrt.importer", "trnrt.nki", "trnrt.text"),
     "trnrt.validate": (
         "trnrt.backends",
