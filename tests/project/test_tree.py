@@ -333,7 +333,7 @@ def test_functions_take_few_parameters() -> None:
     assert long == []
 
 
-FILES = python_files("trnrt", "kernels", "serve", "models", "benchmarks", "tests")
+FILES = python_files("trnrt", "kernels", "serve", "models", "benchmarks", "examples", "tests")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

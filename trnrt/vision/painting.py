@@ -77,7 +77,7 @@ class _Brush:
         """A brush for an image: text of a fortieth of its shorter side, at least 10 pixels."""
         size = max(10, min(image.size) // 40)
         return _Brush(
-            ImageDraw.Draw(image), ImageFont.load_default(size), max(1, size // 7), round(size * 1.4), image.size
+            ImageDraw.Draw(image), ImageFont.load_default(size), max(2, size // 7), round(size * 1.4), image.size
         )
 
     def outline(self, box: Box) -> None:

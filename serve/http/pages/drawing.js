@@ -30,7 +30,7 @@ export function drawnPicture(answer, sent, width) {
   const canvas = element("canvas", {class: "drawn", id: "drawn", role: "img", "aria-label": spokenText(answer)});
   draw(canvas, found, sent, width);
   return [
-    element("p", {class: "best", id: "best"}, element("strong", {}, foundText(answer)),
+    element("p", {class: "best found", id: "best"}, element("strong", {}, foundText(answer)),
       element("span", {}, `in ${found.width} x ${found.height} pixels`)),
     element("figure", {}, canvas), ...legend(found),
     element("p", {class: "help", id: "rule"}, `Read as ${answer.kind}: ${answer.rule}.`),
