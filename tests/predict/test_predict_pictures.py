@@ -139,7 +139,7 @@ def test_pictures_are_predicted_as_run_does(tmp_path: Path, folder: Path) -> Non
 def together(monkeypatch: pytest.MonkeyPatch, wait: threading.Barrier | None) -> list[bool]:
     """Have four cores, and each picture wait while it is decoded; returns whether each had the lock of large ones."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
-    upright, alone = images.turn_upright, []
+    upright, alone = decoding.turn_upright, []
 
     def decode(*arguments: Any) -> Any:
         alone.append(decoding._DECODING_LARGE.locked())

@@ -21,6 +21,10 @@ MOST_CANDIDATES = 30000
 """Boxes that suppression looks at, the highest scores first: its time grows with their square."""
 
 
+MOST_CLASSES = 1 << 20
+"""The largest number of a class that is read."""
+
+
 @dataclass(frozen=True)
 class _Candidates:
     """Boxes in the input's pixels: ``corners`` (N, 4), ``scores`` and ``classes`` (N), coefficients ``rest`` (N, k)."""
@@ -99,7 +103,13 @@ def keep_best(corners: Array, classes: Array, overlap: float) -> Array:
 
 def _read_rows(outputs: Mapping[str, Array], row: int, found: Recognised) -> _Candidates:
     rows = row_of(outputs, found, "main", row)
-    return _Candidates(rows[:, :4], rows[:, 4], np.rint(np.nan_to_num(rows[:, 5])).astype(np.int64), rows[:, 6:])
+    return _Candidates(rows[:, :4], rows[:, 4], _as_classes(rows[:, 5]), rows[:, 6:])
+
+
+def _as_classes(numbers: Array) -> Array:
+    """Floats as classes; NaN is 0."""
+    classes: Array = np.clip(np.rint(np.nan_to_num(numbers)), 0, MOST_CLASSES).astype(np.int64)
+    return classes
 
 
 def _read_anchors(outputs: Mapping[str, Array], row: int, found: Recognised) -> _Candidates:

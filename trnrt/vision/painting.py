@@ -47,7 +47,7 @@ def paint(photo: Image.Image, finding: Finding) -> Image.Image:
     for box in reversed(finding.boxes):
         x, y = box.corners[:2]
         brush.tag(f"{name_of(box)} {box.score:.2f}", color_of(box.index), (x, y - brush.height))
-    for place, region in enumerate(finding.regions):
+    for place, region in enumerate(finding.regions[: max(1, photo.height // brush.height)]):
         brush.tag(f"{name_of(region)} {region.share:.1%}", color_of(region.index), (0, place * brush.height))
     return painted
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from trnrt.inputs.fitting import Placement
 from trnrt.vision.boxes import find_boxes
 from trnrt.vision.finding import Array, Finding, Limits
@@ -21,9 +23,10 @@ def find_all(
     limits: Limits,
 ) -> list[Finding]:
     """What is in each picture of a batch; ``placements`` has one for each."""
-    if found.kind == "mask":
-        return [find_regions(outputs, row, found, place, labels) for row, place in enumerate(placements)]
-    return [find_boxes(outputs, row, found, place, labels, limits) for row, place in enumerate(placements)]
+    with np.errstate(all="ignore"):  # NaN and infinity are no boxes
+        if found.kind == "mask":
+            return [find_regions(outputs, row, found, place, labels) for row, place in enumerate(placements)]
+        return [find_boxes(outputs, row, found, place, labels, limits) for row, place in enumerate(placements)]
 
 
 def rule_text(outputs: Mapping[str, Array], found: Recognised) -> str:

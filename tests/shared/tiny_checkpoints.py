@@ -1,6 +1,6 @@
 """Tiny image classifiers with random weights as Hugging Face folders, and what transformers' pipeline says with them.
 
-`python tests/examples/tiny_checkpoints.py` writes tests/data/examples/image_classifier anew: it needs torch and
+`python tests/shared/tiny_checkpoints.py` writes tests/data/examples/image_classifier anew: it needs torch and
 transformers. Tests that have none of these use what is stored there.
 """
 
