@@ -321,6 +321,12 @@ class CapacityDemand:
     instance: str | None = flag(
         "Demand", "--instance", metavar="TYPE", help="Plan with this instance type only, such as trn2.48xlarge."
     )
+    prices: Path | None = flag(
+        "Demand",
+        "--prices",
+        metavar="FILE",
+        help="Prices of instances (docs/scale.md): choose the cheapest plan, and show its cost.",
+    )
 
 
 @dataclass(frozen=True)
