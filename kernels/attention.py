@@ -7,8 +7,9 @@
 
 Queries are on the partitions, up to 128 of one item of the batch at a time. trn1's vector and scalar engine take turns
 at PSUM, which bounds the time there: so sums and quotients are computed in SBUF, and the scalar engine, which has the
-faster clock, brings the rest out of PSUM. From trn2 on it adds the exponentials up as it computes them. Scores stay in
-PSUM if a head's fit a bank and nothing is added to them; else the vector engine brings them to SBUF, with the mask.
+faster clock, brings the rest out of PSUM. From trn2 on, the tensor engine adds up many keys of 16 bits, and the results
+are divided by their sums. Scores stay in PSUM if a head's fit a bank and nothing is added to them; else the vector
+engine brings them to SBUF, with the mask.
 """
 
 from dataclasses import dataclass
@@ -38,9 +39,10 @@ MAX_VALUE_SIZE = 512
 # Bytes per partition of scores in SBUF, and of the keys, and the values, of as many heads as are held at once.
 SCORE_BYTES = 16 * 1024
 HELD_BYTES = 24 * 1024
-# The most banks of scores of a group. ViT-B/16 of two layers at batch 8, predicted: 1 takes 2 % more on trn1 and trn2,
-# 2 the same on trn1 and 0.6 % more on trn2.
-SCORE_BANKS = 3
+# The most banks of scores of a group, and with results divided, whose sums take banks, too. ViT-B/16 of two layers at
+# batch 8 on trn1, predicted: 1 takes 3 % more, 2 the same. Attention to 512 keys on trn2, divided late: 1 takes 13 %
+# more, 3 takes 19 %.
+SCORE_BANKS, LATE_SCORE_BANKS = 3, 2
 # Smaller than the negated largest of a row in which every key is masked.
 _FINITE = 3e38
 # What the tensor engine adds to hide a key, where a product with infinity would be NaN: the scores are lost beside it.
@@ -48,6 +50,9 @@ _FINITE = 3e38
 _HIDDEN, _HIDDEN_HALF = -1e30, -6e4
 # Added to all sums: that of such a row is 0, every other one is at least 1.
 _LEAST = 1e-30
+# Keys of 16 bits from which on trn2 and later divide the results, in place of the exponentials. Two layers on trn2,
+# predicted: with 197 keys (ViT-B/16, batch 8) that takes 2 % less time, with 128 (BERT-base, batch 16) 2 % more.
+LATE_KEYS = 129
 
 
 def attention_tile_bytes(sizes: tuple[int, int, int, int], item: int, masks: int, brought: int) -> int:
@@ -58,7 +63,7 @@ def attention_tile_bytes(sizes: tuple[int, int, int, int], item: int, masks: int
     brought: how many of queries, keys and values are not on chip as the kernel reads them
     """
     _, keys, heads, size = sizes
-    together = _heads_together(heads, keys, size, item)
+    together = _heads_together(heads, keys, size, item, SCORE_BANKS)
     tiles = ceil_div(keys, nl.tile_size.pmax)
     group = together * keys * (4 + item) + tiles * together * nl.tile_size.pmax * item
     held = min(HELD_BYTES, heads * max(keys, tiles * size) * item)
@@ -117,6 +122,10 @@ def attend(
     held = shared * _heads_held(heads // shared, keys, width, size, item_bytes(q.dtype))
     turned = not is_hbm_tensor(dst) and size in READABLE_HEADS
     begun = Begun(None, None)
+    ones_sb: Any = None
+    if keys >= LATE_KEYS and item_bytes(q.dtype) == 2 and nisa.get_nc_version() >= nisa.nc_version.gen3:
+        ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=q.dtype, buffer=nl.sbuf)
+        nisa.memset(dst=ones_sb, value=1.0)
     unit_sb: Any = None
     if mask is not None and _adds_by_product(q.dtype):
         unit_sb = unit_matrix(q.dtype)
@@ -133,7 +142,7 @@ def attend(
                 if unit_sb is not None:
                     mask_sb = _limit_mask(mask_sb, scale, q.dtype)
                 used_sb = take_keys(k_sb, h1 - h0, shared, end)
-                block = Block(dst, n * queries + q0, h0, q_sb, used_sb, v_sb, shared, turned)
+                block = Block(dst, n * queries + q0, h0, q_sb, used_sb, v_sb, shared, ones_sb, turned)
                 adding = Adding(mask_sb, unit_sb, scale, empty_is_zero)
                 begun = _attend_block(block, adding, begun)
     _advance(_advance(begun, None), None)
@@ -143,8 +152,9 @@ def attend(
 class Block(nl.NKIObject):
     """Up to 128 queries of an item and some of its heads, from row ``row`` and head ``head`` on.
 
-    ``q_sb``, ``k_sb``: queries and keys (width, rows) of each head; ``v_sb``: values (P, T/128, heads /
-    shared, size). ``turned``: the result's features are on the partitions."""
+    ``q_sb``, ``k_sb``: queries and keys (width, rows) of each head; ``v_sb``: values (P, T/128, heads / shared, size).
+    ``ones_sb`` (128, 128) if results are divided by the sums, None if exponentials are. ``turned``: the result's
+    features are on the partitions."""
 
     dst: nl.NkiTensor
     row: int
@@ -153,6 +163,7 @@ class Block(nl.NKIObject):
     k_sb: Any
     v_sb: nl.NkiTensor
     shared: int
+    ones_sb: Any
     turned: bool
 
     def rows(self) -> int:
@@ -195,14 +206,14 @@ class Group(nl.NKIObject):
     end: int
     y_sb: Any
     scores: list[nl.NkiTensor]
-    exp_sb: nl.NkiTensor
+    exp_sb: Any
     shift_sb: nl.NkiTensor
     factor: float
 
 
 @dataclass
 class Weighed(nl.NKIObject):
-    """A group whose weights (queries, heads, keys) are there."""
+    """A group whose weights (queries, heads, keys) are there: exponentials, over their sums unless results are."""
 
     group: Group
     weights_sb: nl.NkiTensor
@@ -226,21 +237,20 @@ def _heads_held(heads: int, keys: int, width: int, size: int, item: int) -> int:
     return min(heads, max(1, fit // together) * together)
 
 
-def _heads_together(heads: int, keys: int, size: int, item: int) -> int:
+def _heads_together(heads: int, keys: int, size: int, item: int, banks: int) -> int:
     """The number of heads whose scores, transposed exponentials and results are in PSUM at once."""
     transposed = BANK_BYTES // (nl.tile_size.pmax * item)
-    transposed = min(transposed, SCORE_BANKS * max(1, nl.tile_size.psum_bank_fmax // keys))
+    transposed = min(transposed, banks * max(1, nl.tile_size.psum_bank_fmax // keys))
     return max(1, min(min(heads, transposed), min(nl.tile_size.psum_bank_fmax // size, SCORE_BYTES // (keys * 4))))
 
 
-def _fit_blocks(together: int, size: int) -> int:
-    """So many heads, or fewer, that a group's features are whole blocks of partitions, or lie within one."""
-    each = nl.tile_size.pmax // size
+def _fit_blocks(together: int, each: int) -> int:
+    """At most ``together`` heads: whole blocks of ``each``, or a number that divides one, a power of 2."""
     if together >= each:
         return together // each * each
-    while each % together != 0:
-        together -= 1
-    return together
+    while each > together:
+        each = each // 2
+    return each
 
 
 def _attend_block(block: Block, adding: Adding, begun: Begun) -> Begun:
@@ -250,9 +260,10 @@ def _attend_block(block: Block, adding: Adding, begun: Begun) -> Begun:
     y_sb: Any = None
     if not block.turned:
         y_sb = nl.ndarray((rows, heads, size), dtype=block.dst.dtype, buffer=nl.sbuf)
-    together = _heads_together(heads, keys, size, item_bytes(block.v_sb.dtype))
+    banks = SCORE_BANKS if block.ones_sb is None else LATE_SCORE_BANKS
+    together = _heads_together(heads, keys, size, item_bytes(block.v_sb.dtype), banks)
     if block.turned:
-        together = _fit_blocks(together, size)
+        together = _fit_blocks(together, nl.tile_size.pmax // size)
     for g0 in range(0, heads, together):
         g1 = min(heads, g0 + together)
         begun = _advance(begun, _score_group(block, g0, g1, y_sb, adding.part(g0, g1)))
@@ -282,41 +293,76 @@ def _finish_group(weighed: Weighed) -> None:
     heads, size = len(block.q_sb), block.v_sb.shape[3]
     rows, count = block.rows(), group.end - group.first
     y_psum = nl.ndarray((rows, count, size), dtype=nl.float32, buffer=nl.psum)
+    sum_psum: Any = None
+    if block.ones_sb is not None:
+        sum_psum = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.psum)
     for g in range(count):
         for t in range(len(weights)):
             part = weights[t][:, g, :]
             values = block.values(part.shape[0], t, group.first + g)
             nisa.nc_matmul(dst=y_psum[:, g, :], stationary=part, moving=values, accumulate=t > 0)
-    evacuate_psum(group.y_sb[:, group.first : group.end, :], y_psum, 1)
+            if sum_psum is not None:
+                ones = block.ones_sb[0 : part.shape[0], 0:1]
+                nisa.nc_matmul(dst=sum_psum[:, g : g + 1], stationary=part, moving=ones, accumulate=t > 0)
+    dst = group.y_sb[:, group.first : group.end, :]
+    if sum_psum is None:
+        evacuate_psum(dst, y_psum, 1)
+    else:
+        rate = _invert(sum_psum).expand_dim(2).broadcast(2, size)
+        nisa.tensor_tensor(dst=dst, data1=y_psum, data2=rate, op=nl.multiply)
     if group.end == heads:
         store_heads(block.dst, group.y_sb.flatten_dims(1, 2), block.row, block.head * size)
 
 
 def _multiply_turned(group: Group, weights: list[nl.NkiTensor]) -> None:
-    """The result's features (heads * size, queries): values times weights."""
+    """The result's features (heads * size, queries): values times weights. A group of fewer heads than a block of 128
+    features has may start within it."""
     block = group.block
     size, rows, count = block.v_sb.shape[3], block.rows(), group.end - group.first
     each = nl.tile_size.pmax // size
-    # Of a group within a block, heads before may have the first partitions.
-    skipped = group.first % each
-    blocks = ceil_div(count, each)
-    parts = min(skipped + count, each) * size
-    y_psum = nl.ndarray((parts, blocks, rows), dtype=nl.float32, buffer=nl.psum)
+    before = (block.head + group.first) % each
+    blocks = ceil_div(before + count, each)
+    shape = (nl.tile_size.pmax, blocks, rows)
+    y_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+    sum_psum: Any = None
+    if block.ones_sb is not None:
+        sum_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
     for g in range(count):
-        first = (skipped + g) % each * size
+        first, b = (before + g) % each * size, (before + g) // each
         for t in range(len(weights)):
             part = weights[t][:, g, :]
             values = block.values(part.shape[0], t, group.first + g)
-            place = y_psum[first : first + size, g // each, :]
+            place = y_psum[first : first + size, b, :]
             nisa.nc_matmul(dst=place, stationary=values, moving=part, accumulate=t > 0)
-    first = (block.head + group.first) * size // nl.tile_size.pmax
-    whole = count // each
-    dst = block.dst[:, first : first + blocks, block.row : block.row + rows]
+            if sum_psum is not None:
+                total, ones = sum_psum[first : first + size, b, :], block.ones_sb[0 : part.shape[0], 0:size]
+                nisa.nc_matmul(dst=total, stationary=ones, moving=part, accumulate=t > 0)
+    b0 = (block.head + group.first) // each
+    dst = block.dst[:, b0 : b0 + blocks, block.row : block.row + rows]
+    p0 = before * size
+    whole = (before + count) // each
     if whole > 0:
-        evacuate_psum(dst[0:parts, 0:whole], y_psum[:, 0:whole], 1)
+        p1 = nl.tile_size.pmax // size * size
+        _store_quotients(dst[p0:p1, 0:whole], y_psum[p0:p1, 0:whole], sum_psum, p0, 0)
     if whole < blocks:
-        p0, p1 = skipped * size, (skipped + count - whole * each) * size
-        evacuate_psum(dst[p0:p1, whole], y_psum[p0:p1, whole], 1)
+        p1 = (before + count - whole * each) * size
+        _store_quotients(dst[p0:p1, whole:blocks], y_psum[p0:p1, whole:blocks], sum_psum, p0, whole)
+
+
+def _store_quotients(dst: nl.NkiTensor, y_psum: nl.NkiTensor, sum_psum: Any, p0: int, b0: int) -> None:
+    """dst (P, blocks, queries) = y_psum over sum_psum from partition ``p0`` and block ``b0`` on, if that isn't None."""
+    if sum_psum is None:
+        evacuate_psum(dst, y_psum, 1)
+        return
+    rate_sb = _invert(sum_psum[p0 : p0 + y_psum.shape[0], b0 : b0 + y_psum.shape[1]])
+    nisa.tensor_tensor(dst=dst, data1=y_psum, data2=rate_sb, op=nl.multiply)
+
+
+def _invert(sums: nl.NkiTensor) -> nl.NkiTensor:
+    """1 / sums, in SBUF; of a sum of 0 it is finite."""
+    rate_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=rate_sb, data=sums, op0=nl.add, operand0=_LEAST, op1=nl.power, operand1=-1.0)
+    return rate_sb
 
 
 def _score_group(block: Block, g0: int, g1: int, y_sb: Any, adding: Adding) -> Group:
@@ -325,7 +371,9 @@ def _score_group(block: Block, g0: int, g1: int, y_sb: Any, adding: Adding) -> G
     dtype = block.v_sb.dtype
     by_product = adding.unit_sb is not None
     in_psum = (adding.mask_sb is None or by_product) and keys <= nl.tile_size.psum_bank_fmax
-    exp_sb = nl.ndarray((rows, heads, keys), dtype=nl.float32, buffer=nl.sbuf)
+    exp_sb: Any = None
+    if not in_psum or block.ones_sb is None:
+        exp_sb = nl.ndarray((rows, heads, keys), dtype=nl.float32, buffer=nl.sbuf)
     scores = _score_keys(None if in_psum else exp_sb, block.q_sb[g0:g1], block.k_sb[g0:g1], adding)
     step = max(1, nl.tile_size.psum_bank_fmax // keys)
     shift_sb = nl.ndarray((rows, heads), dtype=nl.float32, buffer=nl.sbuf)
@@ -345,19 +393,21 @@ def _score_group(block: Block, g0: int, g1: int, y_sb: Any, adding: Adding) -> G
 
 
 def _weigh_keys(group: Group) -> Weighed:
-    """The exponentials of a group's scores over their sums."""
-    exp_sb, shift_sb = group.exp_sb, group.shift_sb
-    rows, heads, keys = exp_sb.shape
+    """The exponentials of a group's scores, over their sums unless results are divided."""
+    block, exp_sb, shift_sb = group.block, group.exp_sb, group.shift_sb
+    rows, heads, keys = block.rows(), group.end - group.first, block.k_sb[0].shape[1]
     step = max(1, nl.tile_size.psum_bank_fmax // keys)
-    sum_sb = nl.ndarray((rows, heads), dtype=nl.float32, buffer=nl.sbuf)
+    weights_sb = nl.ndarray((rows, heads, keys), dtype=block.v_sb.dtype, buffer=nl.sbuf)
+    late = block.ones_sb is not None
     for g in range(heads):
         score = group.scores[g // step][:, g % step, :] if len(group.scores) > 0 else exp_sb[:, g, :]
-        shift = shift_sb[:, g : g + 1]
-        nisa.activation(dst=exp_sb[:, g, :], op=nl.exp, data=score, bias=shift, scale=group.factor)
+        dst, shift = weights_sb[:, g, :] if late else exp_sb[:, g, :], shift_sb[:, g : g + 1]
+        nisa.activation(dst=dst, op=nl.exp, data=score, bias=shift, scale=group.factor)
+    if late:
+        return Weighed(group, weights_sb)
+    sum_sb = nl.ndarray((rows, heads), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=sum_sb, op=nl.add, data=exp_sb, axis=(2,))
-    rate_sb = nl.ndarray((rows, heads), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=rate_sb, data=sum_sb, op0=nl.add, operand0=_LEAST, op1=nl.power, operand1=-1.0)
-    weights_sb = nl.ndarray((rows, heads, keys), dtype=group.block.v_sb.dtype, buffer=nl.sbuf)
+    rate_sb = _invert(sum_sb)
     for g in range(heads):
         rate = rate_sb[:, g : g + 1]
         nisa.activation(dst=weights_sb[:, g, :], op=nl.copy, data=exp_sb[:, g, :], scale=rate)

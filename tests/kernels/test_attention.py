@@ -22,7 +22,7 @@ from calling import (
     sbuf_features,
 )
 
-from trnrt.kernels.attention import attend
+from trnrt.kernels.attention import LATE_KEYS, attend
 
 
 @dataclass(frozen=True)
@@ -221,3 +221,18 @@ def test_values_in_rows() -> None:
 @pytest.mark.parametrize("name", ["a row for all queries", "a mask over more keys than a bank"])
 def test_hidden_keys(name: str, empty_is_zero: bool) -> None:
     compare(replace(TABLE[name], empty_is_zero=empty_is_zero), hide=True)
+
+
+@pytest.mark.parametrize("on_chip", ["", "qkd"])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("keys", [LATE_KEYS - 1, LATE_KEYS, 300])
+def test_few_and_many_keys_with_hidden_ones_of_16_bits(keys: int, target: str, on_chip: str) -> None:
+    case = Case(2, 4, 140, keys, 64, 64, (2, 1, 140), on_chip, empty_is_zero=True, target=target)
+    compare(case, "bfloat16", hide=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("keys", [150, 300])
+def test_groups_that_end_within_a_block_of_features(keys: int, target: str, dtype: str) -> None:
+    compare(Case(1, 9, 20, keys, 32, 32, on_chip="d", target=target), dtype)
