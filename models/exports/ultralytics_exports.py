@@ -23,8 +23,8 @@ os.environ.setdefault("YOLO_AUTOINSTALL", "0")
 SCORE_MEAN, SCORE_SPREAD, SCORE_WEIGHT = -3.0, 0.7, 0.4
 # The sides of boxes are this far from their anchor, in its strides: else half of the boxes have a negative size.
 SIDE_MEAN, SIDE_SPREAD = 4.0, 0.5
-# BatchNormalization's shifts. Around 0, random layers enlarge differences, and with them roundings, from block to block:
-# bfloat16 moved YOLO26n's masks by 35 % of their spread; shifted by 1 by 7 %, by 2 by 5 % (onnxruntime, 320 x 320).
+# BatchNormalization's shifts. Around 0, random layers enlarge differences, and with them roundings, block by block:
+# bfloat16 moved YOLO26n's masks by 35 % of their spread; shifted by 1, 7 %; by 2, 5 % (onnxruntime alone, 320 x 320).
 SHIFT_MEAN, SHIFT_SPREAD = 1.0, 0.2
 # Attention's queries and keys: with weights of the usual size, random ones give scores of hundreds.
 QUERY_WEIGHT = 0.3
