@@ -18,15 +18,19 @@ from trnrt.commands.options import (
     BUDGET,
     CALIBRATION,
     EFFORT,
+    LENGTHS,
     NARROW,
+    PAD,
     PANELS,
     Backend,
     BackendFlag,
     CallsFlag,
     Color,
     CompiledFlag,
+    DrawAs,
     DType,
     Fallback,
+    Fit,
     Layout,
     LncFlag,
     LogitsFlag,
@@ -44,6 +48,7 @@ from trnrt.commands.options import (
     check_timing_target,
     flag,
     read_budget,
+    read_lengths,
     read_numbers,
     read_percent,
 )
@@ -72,6 +77,11 @@ class Images:
     std: Sequence[float] | None = flag(
         "Model and inputs", "--std", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
     )
+    fit: Fit | None = flag(
+        "Model and inputs",
+        "--fit",
+        help="Images of another size: stretch each side (the default), pad with grey (letterbox), or crop.",
+    )
 
     @property
     def options(self) -> ImageOptions:
@@ -84,6 +94,7 @@ class Images:
             self.scale,
             None if self.mean is None else tuple(self.mean),
             None if self.std is None else tuple(self.std),
+            self.fit and self.fit.value,
         )
 
 
@@ -125,6 +136,41 @@ class Showing:
     logits: LogitsFlag = False
     full: bool = flag("Output", "--full", default=False, help="JSON: include the data of large outputs.")
     keep: Path | None = flag("Output", "--keep", metavar="DIR", help="Keep the kernel module and its weights in DIR.")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The picture of a detector's boxes or a segmenter's masks. None is the default of ``trnrt.vision``."""
+
+    draw: Path | None = flag(
+        "Output",
+        "--draw",
+        metavar="OUT.png",
+        help="Draw the boxes of a detector, or the mask of a segmenter, into the --input image (also .jpg).",
+    )
+    draw_as: DrawAs = flag("Output", "--draw-as", default=DrawAs.AUTO, help="With --draw: how to read the outputs.")
+    min_score: float | None = flag(
+        "Output",
+        "--min-score",
+        min=0.0,
+        max=1.0,
+        metavar="F",
+        help="With --draw: the least score of a box. By default 0.25.",
+    )
+    max_overlap: float | None = flag(
+        "Output",
+        "--max-overlap",
+        min=0.0,
+        max=1.0,
+        metavar="F",
+        help="With --draw: the share of their union that two boxes of a class may have in common, if the model leaves "
+        "that to its caller. By default 0.7.",
+    )
+
+    @property
+    def is_set(self) -> bool:
+        """True if a flag that needs --draw is set."""
+        return self.draw_as is not DrawAs.AUTO or self.min_score is not None or self.max_overlap is not None
 
 
 @dataclass(frozen=True)
@@ -278,6 +324,23 @@ class CapacityDemand:
 
 
 @dataclass(frozen=True)
+class Sequences:
+    """The lengths to compile for, and what fills sequences up."""
+
+    lengths: Sequence[int] | None = flag(
+        "Planning", "--lengths", metavar="32,64,128", help=LENGTHS, parser=read_lengths
+    )
+    pad: list[str] | None = flag("Planning", "--pad", metavar="INPUT=N", help=PAD)
+
+    @property
+    def pads(self) -> dict[str, float]:
+        """The numbers in padded places, by input."""
+        from trnrt.running.lengths import parse_pad
+
+        return dict(parse_pad(text) for text in self.pad or [])
+
+
+@dataclass(frozen=True)
 class Overrides:
     """Choices that override the planner's."""
 
@@ -342,6 +405,7 @@ class SessionOptions:
     buckets: Sequence[int] | None = None
     cache: bool = True
     device: DeviceOptions | None = None
+    sequences: Sequences = field(default_factory=Sequences)
 
 
 def takes_records(verb: Callable[..., None]) -> Callable[..., None]:
