@@ -238,6 +238,43 @@ class Mixer(nn.Module):  # type: ignore[misc]
         return self.head(self.layers(x).mean(dim=1))
 
 
+class ChannelNorm(nn.LayerNorm):  # type: ignore[misc]
+    """LayerNorm over the channels of an image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> the same."""
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Permuted(nn.Module):  # type: ignore[misc]
+    """``net`` applied with the channels last, then scaled by channel and permuted back."""
+
+    def __init__(self, net: nn.Module, channels: int) -> None:
+        super().__init__()
+        self.net, self.scale = net, nn.Parameter(torch.linspace(0.5, 1.5, channels).reshape(channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> the same."""
+        return self.scale * self.net(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def convnext() -> nn.Module:
+    """Liu et al. 2022, ConvNeXt-T's widths with one or two blocks a stage: depthwise 7x7, LayerNorm, GELU."""
+
+    def block(width: int) -> nn.Module:
+        dense = [nn.LayerNorm(width, eps=1e-6), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)]
+        spatial = nn.Conv2d(width, width, 7, padding=3, groups=width)
+        return Residual(nn.Sequential(spatial, Permuted(nn.Sequential(*dense), width)))
+
+    layers: list[nn.Module] = [nn.Conv2d(3, 96, 4, stride=4), ChannelNorm(96, eps=1e-6)]
+    for width, depth in ((96, 1), (192, 1), (384, 2), (768, 1)):
+        if width > 96:
+            layers += [ChannelNorm(width // 2, eps=1e-6), nn.Conv2d(width // 2, width, 2, stride=2)]
+        layers += [block(width) for _ in range(depth)]
+    head = [nn.AdaptiveAvgPool2d(1), ChannelNorm(768, eps=1e-6), nn.Flatten(), nn.Linear(768, CLASSES)]
+    return nn.Sequential(*layers, *head)
+
+
 def conv1d() -> nn.Module:
     """Dai et al. 2016, M5, on raw sound; one of its max pools is an average, to cover both kinds."""
 
@@ -262,6 +299,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "efficientnet_b0": (efficientnet_b0, IMAGE),
     "unet": (UNet, IMAGE),
     "mixer": (Mixer, IMAGE),
+    "convnext": (convnext, IMAGE),
     "conv1d": (conv1d, (1, 4000)),
 }
 

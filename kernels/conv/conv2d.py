@@ -299,7 +299,7 @@ def _convolve_bands(
     how = Method(layer, how.turn, pack, lead, None, make_identity(added, products, layer.act, is_scaled(src.dtype)))
     bands, largest = _plan_bands(dst, layer, pack, 1)
     most = _band_size(largest, src, how)
-    rows = []
+    rows, bias_sb = [], bias  # as it is: if the first bands go abreast, it is in SBUF, and ready
     # Start loading all weights before the first product, if they fit; those of the first outputs before the images.
     row_bytes = ceil_div(shape.channels, nl.tile_size.pmax) * shape.kernel[0] * shape.kernel[1] * nl.tile_size.pmax * 4
     ahead = max(1, layer.weight_bytes // row_bytes) * nl.tile_size.pmax

@@ -28,6 +28,7 @@ NETS = (
     "efficientnet_b0",
     "unet",
     "mixer",
+    "convnext",
     "conv1d",
 )
 NAMES = [f"{net}_{exporter}" for net in NETS for exporter in ("dynamo", "torchscript")] + ["keras_style"]

@@ -59,6 +59,12 @@ def test_every_dtype(is_added: bool, dtype: str, target: str) -> None:
     compare(Conv((2, 300, 5, 4), 700, act="relu", target=target), dtype, is_added)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_first_band_abreast_and_others_not(dtype: str) -> None:
+    """The first band is small, and has one stretch of results; the others have several."""
+    compare(Conv((1, 150, 40, 32), 700, (3, 3), pads=(1, 1, 1, 1)), dtype, False)
+
+
 CONVS = st.builds(
     lambda images, channels, rows, cols, outputs, kernel, act: Conv(
         (images, channels, rows, cols), outputs, (kernel, kernel), pads=(kernel // 2,) * 4, act=act

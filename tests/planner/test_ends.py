@@ -49,14 +49,26 @@ ENDS = {
         "(float[1,3,4,4] x) => (int64[4,k] y, float[k] z) { a = Conv(x, c)  b = Greater(a, h)  y = NonZero(b)"
         "  i = Transpose<perm=[1,0]>(y)  z = GatherND(a, i) }",
         {"c": drawn(2, 3, 1, 1), "h": np.array(0.1, np.float32)},
-        ["NonZero", "Transpose", "GatherND"],
+        ["Greater", "NonZero", "Transpose", "GatherND"],
     ),
     "a fixed number of boxes": (
         "(float[1,3,4,4] x) => (float[40] z) { a = Conv(x, c)  b = Greater(a, h)  y = NonZero(b)"
         "  i = Transpose<perm=[1,0]>(y)  g = GatherND(a, i)  s = Shape(g)  m = Sub(forty, s)"
         "  p = Concat<axis=0>(zero, m)  z = Pad(g, p) }",
         {"c": drawn(2, 3, 1, 1), "h": np.array(0.1, np.float32), "forty": np.array([40]), "zero": np.array([0])},
-        ["NonZero", "Transpose", "GatherND", "Shape", "Sub", "Concat", "Pad"],
+        ["Greater", "NonZero", "Transpose", "GatherND", "Shape", "Sub", "Concat", "Pad"],
+    ),
+    # One tensor leaves the device, not the scores of each class and where they are high.
+    "classes": (
+        "(float[40,6] x) => (float[k] y) { a = Softmax<axis=1>(x)"
+        + "".join(
+            f"  s{k} = Gather<axis=1>(a, i{k})  h{k} = Greater(s{k}, h)  n{k} = NonZero(h{k})"
+            f"  t{k} = Transpose<perm=[1,0]>(n{k})  g{k} = GatherND(s{k}, t{k})"
+            for k in range(3)
+        )
+        + "  y = Concat<axis=0>(g0, g1, g2) }",
+        {"h": np.array(0.2, np.float32)} | {f"i{k}": np.array(2 * k) for k in range(3)},
+        [*["Gather", "Greater", "NonZero", "Transpose", "GatherND"] * 3, "Concat"],
     ),
     "RoiAlign": (
         "(float[1,3,8,8] x) => (float[2,4,2,2] y) { a = Conv(x, c)"

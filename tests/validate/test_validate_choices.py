@@ -42,6 +42,35 @@ def detector() -> bytes:
     return net.model(net.add("Concat", *parts, axis=1))
 
 
+def branching() -> bytes:
+    """Boxes with scores above a limit, the best first; by an If, as torchvision's exports have it."""
+    net = Net("branching", [ANCHORS, FEATURES], seed=5)
+    scores = net.add("MatMul", "x", net.constant(np.full((FEATURES, 1), 0.3, np.float32)))
+    boxes = net.add("MatMul", net.add("Tanh", "x"), net.weight(FEATURES, 4))
+    flat = net.add("Reshape", scores, net.constant(np.array([-1])))
+    high = net.add("NonZero", net.add("Greater", flat, net.constant(np.array(-1e6, np.float32))))
+    rows = net.add("Squeeze", high, net.constant(np.array([0])))
+    kept = net.add("Gather", flat, rows)
+    nothing = net.add("Equal", net.add("Size", rows), net.constant(np.array(0)))
+    ordered = [
+        helper.make_node("TopK", [kept, net.constant(np.array([K]))], ["best", "place"], name="topk"),
+        helper.make_node("Gather", [rows, "place"], ["row"], name="rows"),
+        helper.make_node("Gather", [boxes, "row"], ["chosen"], name="chosen"),
+    ]
+    branches = {
+        "then_branch": ([helper.make_node("Identity", [boxes], ["all"], name="all")], "all"),
+        "else_branch": (ordered, "chosen"),
+    }
+    bodies = {
+        name: helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)])
+        for name, (nodes, output) in branches.items()
+    }
+    return net.model(net.add("If", nothing, **bodies))
+
+
+DETECTORS = {"searching": detector, "branching": branching}
+
+
 def close_scores() -> dict[str, Array]:
     """Pairs of anchors with the same features in another order: sums that only rounding tells apart."""
     rng = np.random.default_rng(0)
@@ -51,8 +80,8 @@ def close_scores() -> dict[str, Array]:
     return {"x": x}
 
 
-def report_of(dtype: str) -> ValidationReport:
-    return validate(trnrt.InferenceSession(detector(), dtype=dtype, cache=False), close_scores())
+def report_of(dtype: str, build: Callable[[], bytes] = detector) -> ValidationReport:
+    return validate(trnrt.InferenceSession(build(), dtype=dtype, cache=False), close_scores())
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, change: Callable[[Plan], Plan]) -> None:
@@ -60,16 +89,17 @@ def plant(monkeypatch: pytest.MonkeyPatch, change: Callable[[Plan], Plan]) -> No
 
     def wrong(*arguments: Any, **options: Any) -> Partition:
         partition = make_partition(*arguments, **options)
-        (part,) = partition.parts
+        part, *ends = partition.parts
         assert isinstance(part, DevicePart)
-        return replace(partition, parts=(replace(part, plan=change(part.plan)),))
+        return replace(partition, parts=(replace(part, plan=change(part.plan)), *ends))
 
     monkeypatch.setattr("trnrt.running.planning.make_partition", wrong)
 
 
+@pytest.mark.parametrize("build", DETECTORS.values(), ids=DETECTORS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_another_order_of_close_scores_passes(dtype: str) -> None:
-    session, feeds = trnrt.InferenceSession(detector(), dtype=dtype, cache=False), close_scores()
+def test_another_order_of_close_scores_passes(dtype: str, build: Callable[[], bytes]) -> None:
+    session, feeds = trnrt.InferenceSession(build(), dtype=dtype, cache=False), close_scores()
     (mine,), (theirs,) = session.run(None, feeds), run_onnxruntime(session, feeds)
     assert np.abs(mine - theirs).max() > 0.5  # other boxes
     report = validate(session, feeds)
@@ -89,10 +119,13 @@ def test_the_wrong_end_of_the_order_fails(monkeypatch: pytest.MonkeyPatch) -> No
     assert [output.passed for output in report.outputs] == [True, True, False]
 
 
+@pytest.mark.parametrize("build", DETECTORS.values(), ids=DETECTORS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_wrong_weight_before_the_choice_fails(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+def test_a_wrong_weight_before_the_choice_fails(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, build: Callable[[], bytes]
+) -> None:
     plant(monkeypatch, lambda plan: shifted(plan, "matmul_0_w", 0.1))
-    report = report_of(dtype)
+    report = report_of(dtype, build)
     assert not report.passed
     assert [output.passed for output in report.outputs] == [True, False, True]
 

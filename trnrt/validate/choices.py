@@ -7,7 +7,7 @@ are compared with what onnxruntime chooses from trnrt's own numbers, and these n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,7 @@ def split_at_choices(session: InferenceSession) -> Choice | None:
     behind = _find_behind(model, flowing)
     outputs = [info.name for info in model.graph.output]
     chosen = [name for name in outputs if name in behind]
-    nested = any(a.type in (a.GRAPH, a.GRAPHS) for node in model.graph.node for a in node.attribute)
-    if not chosen or nested:
+    if not chosen:
         return None
     nodes, offered, given = _cut_tail(model, chosen, behind, flowing)
     if not offered:
@@ -75,12 +74,43 @@ def _open_like(session: InferenceSession, content: bytes) -> InferenceSession:
     )
 
 
+def _walk(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """A node, and those in its branches and loops."""
+    yield node
+    for body in _list_bodies(node):
+        for inner in body.node:
+            yield from _walk(inner)
+
+
+def _list_bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [
+        graph
+        for attribute in node.attribute
+        for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
+    ]
+
+
+def _list_reads(node: onnx.NodeProto) -> list[str]:
+    """The names of the values that a node reads, with those that its branches and loops take from outside."""
+    reads = dict.fromkeys(filter(None, node.input))
+    for body in _list_bodies(node):
+        own = {value.name for value in (*body.input, *body.initializer)}
+        own |= {name for inner in body.node for name in inner.output}
+        taken = [name for inner in body.node for name in _list_reads(inner)] + [value.name for value in body.output]
+        reads |= dict.fromkeys(name for name in taken if name not in own)
+    return [*reads]
+
+
+def _is_choosing(node: onnx.NodeProto) -> bool:
+    return node.op_type in _CHOOSING and not node.domain
+
+
 def _find_flowing(model: onnx.ModelProto) -> set[str]:
     """Values that depend on the inputs' numbers."""
     constant = {tensor.name for tensor in model.graph.initializer}
     flowing = {info.name for info in model.graph.input} - constant
     for node in model.graph.node:
-        if node.op_type not in _OF_SHAPES and any(name in flowing for name in node.input):
+        if node.op_type not in _OF_SHAPES and any(name in flowing for name in _list_reads(node)):
             flowing.update(filter(None, node.output))
     return flowing
 
@@ -89,8 +119,9 @@ def _find_behind(model: onnx.ModelProto, flowing: set[str]) -> set[str]:
     """Values that depend on a choice."""
     behind: set[str] = set()
     for node in model.graph.node:
-        chooses = node.op_type in _CHOOSING and not node.domain and any(name in flowing for name in node.input)
-        if chooses or any(name in behind for name in node.input):
+        reads = _list_reads(node)
+        chooses = any(map(_is_choosing, _walk(node))) and any(name in flowing for name in reads)
+        if chooses or any(name in behind for name in reads):
             behind.update(filter(None, node.output))
     return behind
 
@@ -109,7 +140,7 @@ def _cut_tail(
         if name in behind or name not in flowing or kinds.get(name, 0) not in _FLOATS:
             if name in makers:
                 taken.add(id(makers[name]))
-                fresh = [other for other in makers[name].input if other and other not in seen]
+                fresh = [other for other in _list_reads(makers[name]) if other not in seen]
                 seen.update(fresh)
                 wanted.extend(fresh)
             elif name in inputs:
@@ -134,7 +165,7 @@ def _tail_model(
     """The tail as a model of its own."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     known = {info.name: info for info in (*inferred.input, *inferred.value_info, *inferred.output)}
-    read = {name for node in nodes for name in node.input}
+    read = {name for node in nodes for name in _list_reads(node)}
     tail = onnx.ModelProto()
     tail.CopyFrom(model)
     tail.graph.ClearField("value_info")

@@ -7,12 +7,13 @@ behind a RoiAlign), the node isn't an end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_ir as ir
 
 from trnrt.importer.values import bodies_of
 from trnrt.planner.lowering.walk import node_name
+from trnrt.planner.parts.crossing import value_bytes
 from trnrt.planner.parts.levels import Flow
 
 CHOOSING = frozenset({"Compress", "MaxRoiPool", "NonMaxSuppression", "NonZero", "RoiAlign", "Unique"})
@@ -27,6 +28,17 @@ _ARRANGING = """
 """
 ARRANGING = frozenset(_ARRANGING.split())
 """Operators that may follow: they select, order, scale and convert. None has weights. An If of such may follow, too."""
+
+_PICK_AND_COMPARE = """
+    And Equal Flatten Gather GatherElements GatherND Greater GreaterOrEqual Identity Less LessOrEqual Not Or Reshape
+    Slice Split Squeeze Transpose Unsqueeze Xor
+"""
+_PICKING = frozenset(_PICK_AND_COMPARE.split())
+"""Operators whose results are the same on the host, bit for bit: they select, order and compare."""
+
+_TENSOR_BYTES = 2**16
+"""What a tensor costs that leaves the device, beside its bytes: a DMA transfer of its own takes 2 us to start, in which
+the link to the host (``host_link`` of a target) carries 64 KB."""
 
 
 def find_ends(flow: Flow) -> dict[str, str]:
@@ -45,9 +57,11 @@ def find_ends(flow: Flow) -> dict[str, str]:
         if not _may_follow(node):
             return {}
         found[node] = chosen
+    wide = _widen_ends(flow, found)
+    computes = any(node not in wide and node.op_type not in _PICKING for node in flow.nodes)
     return {
         node_name(node): f"the end of the model, from {chosen} on: the host computes it from the kernel's results"
-        for node, chosen in found.items()
+        for node, chosen in (wide if computes else found).items()
     }
 
 
@@ -63,3 +77,36 @@ def _may_follow(node: ir.Node) -> bool:
     if node.op_type == "If" and not node.domain:
         return all(map(_may_follow, (inner for body in bodies_of(node) for inner in body)))
     return not node.domain and node.op_type in ARRANGING | {"Constant"}
+
+
+def _widen_ends(flow: Flow, narrow: dict[ir.Node, str]) -> dict[ir.Node, str]:
+    """The ends, and the nodes before them that only pick and compare, where less leaves the device then.
+
+    A detector picks each class's scores, and compares them with a threshold: the host does it on all scores at once.
+    """
+    ends, crossing, before = narrow, _crossing_bytes(flow, narrow), -1
+    while len(ends) > before:
+        before = len(ends)
+        for chosen in _group_by_source(flow, ends):
+            if (fewer := _crossing_bytes(flow, ends | chosen)) < crossing:
+                ends, crossing = ends | chosen, fewer
+    return ends
+
+
+def _group_by_source(flow: Flow, ends: dict[ir.Node, str]) -> list[dict[ir.Node, str]]:
+    """The nodes that pick for the ends alone, with where these begin, in groups that read the same value."""
+    groups: dict[ir.Value, dict[ir.Node, str]] = {}
+    for node in flow.nodes:
+        if node in ends or node.domain or node.op_type not in _PICKING:
+            continue
+        readers = [reader for value in node.outputs for reader in flow.readers.get(value, ())]
+        if readers and all(reader in ends for reader in readers):
+            for value in flow.inputs_of([node]):
+                groups.setdefault(value, {})[node] = ends[readers[0]]
+    return list(groups.values())
+
+
+def _crossing_bytes(flow: Flow, ends: Collection[ir.Node]) -> int:
+    """What leaves the device for the ends: bytes, and for each tensor what it costs beside them."""
+    crossing = [value for value in flow.inputs_of([*ends]) if value.producer() is not None]
+    return sum(_TENSOR_BYTES + (value_bytes(value) or 0) for value in crossing)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from math import prod
 from operator import or_
 
 import onnx_ir as ir
@@ -22,7 +21,7 @@ from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.lowering.walk import Lowering, is_static, node_name, operator_name, value_name
 from trnrt.planner.making import node_reports, rows_of
 from trnrt.planner.options import PlanOptions
-from trnrt.planner.parts.crossing import Crossing, crossing_note, host_link
+from trnrt.planner.parts.crossing import Crossing, crossing_note, host_link, value_bytes
 from trnrt.planner.parts.cutting import cut, serialize_part, type_open_values
 from trnrt.planner.parts.ends import find_ends
 from trnrt.planner.parts.levels import Flow, group_nodes
@@ -319,7 +318,7 @@ class _Partitioner:
         """
         down = self.flow.results_of(before) if after else []
         up = [value for value in self.flow.inputs_of(after) if value.producer() is not None] if before else []
-        sizes = [_bytes(value) for value in down], [_bytes(value) for value in up]
+        sizes = [value_bytes(value) for value in down], [value_bytes(value) for value in up]
         to_host, to_device = (sum(size or 0 for size in way) for way in sizes)
         loose = any(size is None for way in sizes for size in way)
         return Crossing.estimate(host_link(self.options.target), to_host, to_device, open_shapes=loose)
@@ -369,10 +368,3 @@ def _reports(part: Part) -> Sequence[NodeReport]:
 
 def _names(values: Sequence[ir.Value]) -> tuple[str, ...]:
     return tuple(value_name(value) for value in values)
-
-
-def _bytes(value: ir.Value) -> int | None:
-    """Bytes of a value; None if only the run can tell (open shapes, strings)."""
-    if not is_static(value) or value.dtype in (None, ir.DataType.STRING) or value.shape is None:
-        return None
-    return int(prod(d for d in value.shape if isinstance(d, int)) * value.dtype.itemsize)
