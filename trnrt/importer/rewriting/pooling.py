@@ -34,7 +34,7 @@ def write_pooling(editor: Editor) -> list[str]:
     return notes
 
 
-def _unrepeated(value: ir.Value | None) -> ir.Value | None:
+def _expand_source(value: ir.Value | None) -> ir.Value | None:
     """What an Expand repeats along the last dimension alone, if one makes the value."""
     node = maker(value, "Expand")
     source = None if node is None else node.inputs[0]
@@ -49,7 +49,7 @@ def _drop_expand(editor: Editor, node: ir.Node) -> bool:
     if node.op_type not in _BROADCASTING:
         return False
     for index, value in enumerate(node.inputs):
-        source = _unrepeated(value)
+        source = _expand_source(value)
         if source is not None and static_shape(node.inputs[1 - index]) == static_shape(node.outputs[0]):
             node.replace_input_with(index, source)
             _remove_unread(editor, value)
@@ -66,7 +66,7 @@ def _remove_unread(editor: Editor, value: ir.Value | None) -> None:
 
 def _compute_once(editor: Editor, node: ir.Node) -> bool:
     """Compute with what an Expand repeats, and repeat the result."""
-    made, source = node.outputs[0], _unrepeated(node.inputs[0])
+    made, source = node.outputs[0], _expand_source(node.inputs[0])
     shape = static_shape(made)
     if source is None or not shape or not _keeps_features(node):
         return False

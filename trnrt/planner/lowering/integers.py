@@ -6,7 +6,6 @@ The limit is checked when the session runs. Integer arithmetic lowers it: result
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -15,9 +14,6 @@ from trnrt.importer.wholes import Limits, Wholes, find_wholes
 from trnrt.planner.lowering.host import host_function
 from trnrt.planner.naming import printable
 from trnrt.planner.plan import Array, DeviceTensor, HostNode
-
-if TYPE_CHECKING:
-    from trnrt.planner.lowering.walk import Lowering
 
 EXACT = {"float32": 2.0**24, "float16": 2048.0, "bfloat16": 256.0}
 """Each dtype represents all whole numbers up to here."""
@@ -82,14 +78,10 @@ def is_only_searched(value: ir.Value) -> bool:
     return True
 
 
-def check_on_host(lowering: Lowering, value: ir.Value, dtype: str, limit: float) -> str:
-    """The tensor of ``dtype`` with the integers of an input, which the host checks when the session runs."""
-    name = value.name or ""
-    checked = lowering.spare_name(f"{name}.whole")
-    check = partial(whole_numbers, limit=limit, what=f"'{printable(name)}'", dtype=dtype)
-    tensor = DeviceTensor(checked, lowering.shape(value) or (1,), dtype)
-    lowering.prepare(tensor, HostNode(checked, "Cast", (name,), checked, check))
-    return checked
+def check_on_host(tensor: DeviceTensor, name: str, limit: float) -> HostNode:
+    """The host's node that makes ``tensor`` of the integers of an input, and checks them when the session runs."""
+    check = partial(whole_numbers, limit=limit, what=f"'{printable(name)}'", dtype=tensor.dtype)
+    return HostNode(tensor.name, "Cast", (name,), tensor.name, check)
 
 
 @host_function

@@ -240,7 +240,9 @@ class Lowering:
             return known
         value = next(value for value in self.graph.inputs if value.name == name)
         dtype = "float32" if is_only_searched(value) else self.dtype
-        checked = check_on_host(self, value, dtype, self._integers[0] if dtype == self.dtype else EXACT[dtype])
+        checked, limit = self.spare_name(f"{name}.whole"), self._integers[0] if dtype == self.dtype else EXACT[dtype]
+        tensor = DeviceTensor(checked, self.shape(value) or (1,), dtype)
+        self.prepare(tensor, check_on_host(tensor, name, limit))
         if dtype != self.dtype:
             self.mark_wide(checked)
         self._checked[checked] = name
