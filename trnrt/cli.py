@@ -61,6 +61,7 @@ from trnrt.commands.quantize import quantize_command
 from trnrt.commands.records import (
     Comparing,
     Device,
+    Drawing,
     Images,
     Overrides,
     Planning,
@@ -136,18 +137,21 @@ def run_command(
     cache: CacheFlag = True,
     device: Device,
     showing: Showing,
+    drawing: Drawing,
     reporting: Reporting,
 ) -> None:
     """Run a model, and print its outputs."""
     if showing.logits and showing.top is None:
         raise OptionError("--logits needs --top", hint="add --top K")
+    if drawing.is_set and drawing.draw is None:
+        raise OptionError("--draw-as, --min-score and --max-overlap need --draw", hint="add --draw OUT.png")
     if batch is not None and inputs:
         raise OptionError("--batch draws random rows, and --input gives rows", hint="leave one of them out")
     from trnrt.commands.opening import Feeding
     from trnrt.commands.run import run
 
     options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options, sequences)
-    run(model, options, Feeding(inputs or [], images.options, batch, seed), showing, reporting)
+    run(model, options, Feeding(inputs or [], images.options, batch, seed), showing, drawing, reporting)
 
 
 app.command("predict", cls=Verb, short_help="Predict many rows into files; resumable.")(predict_command)

@@ -8,6 +8,7 @@ from typing import Any
 from trnrt.errors import InputError
 from trnrt.inputs.images import ImageOptions, Recipe, recipe
 from trnrt.serve.hosting.description import Description, TensorMeta
+from trnrt.vision.recognising import recognise
 
 MOST_FIELDS = 1024
 """A row with more numbers is not filled in by hand."""
@@ -18,7 +19,8 @@ def form_of(described: Description) -> dict[str, Any]:
     inputs = described.inputs
     if len(inputs) == 1 and len(inputs[0].shape) == 4:
         try:
-            return {"kind": "image", **_picture(recipe(inputs[0].info, described.metadata, ImageOptions()))}
+            how = recipe(inputs[0].info, described.metadata, ImageOptions())
+            return {"kind": "image", **_picture(how), "draws": _draws(described, how)}
         except InputError as error:
             return {"kind": "json", "reason": str(error)}
     columns = [column for tensor in inputs for column in _columns(tensor)]
@@ -30,6 +32,13 @@ def form_of(described: Description) -> dict[str, Any]:
 def _picture(how: Recipe) -> dict[str, Any]:
     settings = asdict(how)
     return {name: settings[name] for name in ("layout", "color", "height", "width", "scale", "mean", "std")}
+
+
+def _draws(described: Description, how: Recipe) -> dict[str, Any] | None:
+    """What can be drawn into a picture, by which rule, and if that is sure; None if nothing is recognised."""
+    outputs = [meta.info for meta in described.outputs]
+    found = recognise(outputs, described.metadata, described.labels or (), (how.height, how.width))
+    return None if found is None else {"kind": found.kind, "rule": found.rule, "sure": found.sure}
 
 
 def _is_row(tensor: TensorMeta) -> bool:

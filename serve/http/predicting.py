@@ -7,6 +7,7 @@ declares. A picture is preprocessed as the model declares.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import InputError
-from trnrt.inputs.images import ImageOptions, NamedPicture, read_images, recipe
+from trnrt.inputs.decoding import NamedPicture
+from trnrt.inputs.fitting import Placement
+from trnrt.inputs.images import ImageOptions, Recipe, read_images, recipe
 from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.http.protocol import RequestError, names_text, output_datatype
 from trnrt.serve.http.tensors import TensorError, check_shape, datatype_of, from_json, to_json, value_text
@@ -112,7 +115,16 @@ def _flat(row: object) -> list[Any]:
     return row if type(row) is list else [row]
 
 
-def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, largest: int) -> dict[str, Array]:
+@dataclass(frozen=True)
+class Sent:
+    """A request's inputs; of pictures also how they became one, and where each lies in it."""
+
+    feeds: dict[str, Array]
+    how: Recipe | None = None
+    placements: Sequence[Placement] = ()
+
+
+def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, largest: int) -> Sent:
     """The model's only input, made of pictures as the model declares. Call it off the event loop.
 
     Raises:
@@ -128,11 +140,12 @@ def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, larg
         with _DECODING:
             for picture in pictures:
                 picture.check_pixels(MOST_PIXELS)
-            array, _ = read_images(pictures, how, largest=largest)
+            placements: list[Placement] = []
+            array, _ = read_images(pictures, how, largest=largest, placements=placements)
     except InputError as error:
         # Its hint names flags of the command line.
         raise RequestError(str(error)) from None
-    return {meta.name: array}
+    return Sent({meta.name: array}, how, placements)
 
 
 # -- out -----------------------------------------------------------------------------------------------------------

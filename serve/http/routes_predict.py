@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 import numpy as np
 from fastapi import FastAPI
-from numpy.typing import NDArray
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,14 +15,13 @@ from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
-from trnrt.serve.http.predicting import feeds_of, pictures_of, predictions_of
+from trnrt.serve.http.drawing import Choice, choice_of, drawable, drawn_answer
+from trnrt.serve.http.predicting import Sent, feeds_of, pictures_of, predictions_of
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, loads
 from trnrt.serve.http.routes import add_route, media_type, repository_of
 from trnrt.serve.http.routes_protocol import check_ready, timing
 from trnrt.serve.http.tensors import TensorError, value_text
-
-Array = NDArray[Any]
 
 FORM = "multipart/form-data"
 PICTURES = ("image/png", "image/jpeg")
@@ -41,27 +38,33 @@ async def predict(request: Request) -> Response:
     """Predict, from rows or pictures.
 
     Rows as JSON, or PNG and JPEG pictures, as the body or as files of a form, by the preprocessing that the model
-    declares. The answer has a prediction for each row.
+    declares. The answer has a prediction for each row. Of a detector or segmenter, a picture's prediction is its boxes,
+    or its classes and a mask.
     """
     began = time.perf_counter()
     repository = repository_of(request)
     model = _chosen_model(repository, request)
     check_ready(model)
-    if model.described.batch is None:
-        raise Problem(
-            400, f"the inputs of model {value_text(model.name)} have no rows; use the protocol's infer for it"
-        )
     with model.arriving():
         try:
-            feeds = await _feeds(request, model, repository.settings.max_tensor_elements)
+            choice = choice_of(request.query_params)
+            sent = await _read_request(request, model, repository.settings.max_tensor_elements)
+            _check_rows(model, sent, choice)
         except RequestError as error:
             raise Problem(400, str(error)) from None
-    inference = await model.infer(feeds)
+    inference = await model.infer(sent.feeds)
     described = inference.described
     try:
-        predictions = predictions_of(inference.outputs, described, inference.rows)
+        found = None if sent.how is None else drawable(described, sent.how, choice)
+        if found is not None:
+            drawn = (inference.outputs, found, sent.placements, described, choice.limits)
+            predictions = await asyncio.to_thread(drawn_answer, *drawn)
+        else:
+            predictions = predictions_of(inference.outputs, described, inference.rows)
     except TensorError as error:
         raise Problem(500, str(error)) from None
+    except RequestError as error:  # the model was replaced by another one meanwhile
+        raise Problem(400, str(error)) from None
     predicted = described.times(inference.length_bucket).get(inference.bucket)
     times = {
         **timing(inference),
@@ -82,7 +85,15 @@ def _chosen_model(repository: Repository, request: Request) -> Model:
     return repository.get(next(iter(named or repository.models)))
 
 
-async def _feeds(request: Request, model: Model, most_elements: int) -> dict[str, Array]:
+def _check_rows(model: Model, sent: Sent, choice: Choice) -> None:
+    """RequestError if the answer can't have a prediction for each row; a choice that can't be met is one, too."""
+    found = None if sent.how is None else drawable(model.described, sent.how, choice)
+    if model.described.batch is None and (found is None or len(sent.placements) != 1):
+        what = "takes one picture at a time" if found is not None else "has inputs without rows"
+        raise RequestError(f"model {value_text(model.name)} {what}; use the protocol's infer for it")
+
+
+async def _read_request(request: Request, model: Model, most_elements: int) -> Sent:
     kind = media_type(request, (JSON, FORM, *PICTURES))
     if kind == FORM or kind in PICTURES:
         files = await _read_uploads(request) if kind == FORM else [("the body", await request.body())]
@@ -93,7 +104,11 @@ async def _feeds(request: Request, model: Model, most_elements: int) -> dict[str
     given = loads(body)
     if type(given) is not dict or "instances" not in given:
         raise RequestError("the body is no object with instances, which are the rows")
-    return feeds_of(given["instances"], model.described.inputs, most_elements)
+    if model.described.batch is None:
+        raise RequestError(
+            f"the inputs of model {value_text(model.name)} have no rows; use the protocol's infer for it"
+        )
+    return Sent(feeds_of(given["instances"], model.described.inputs, most_elements))
 
 
 async def _read_uploads(request: Request) -> list[tuple[str, bytes]]:

@@ -117,7 +117,12 @@ SCHEMAS: dict[str, Schema] = {
     "Prediction": _object(
         "model predictions timing",
         model=_STRING,
-        predictions={"type": "array", "description": "One item a row: its class, or the values of the outputs."},
+        predictions={
+            "type": "array",
+            "description": "One item a row: its class, the values of the outputs, or a picture's boxes and mask.",
+        },
+        kind={"type": "string", "enum": ["boxes", "mask"]},
+        rule=_STRING,
         labels=_list(_STRING),
         probabilities=_list(_list(_NUMBER)),
         top=_list(_list(_record(label=_STRING, probability=_NUMBER))),
@@ -161,6 +166,19 @@ _WHICH: Schema = {
     "description": "A model's name; may be left out where the server has one model.",
 }
 
+_DRAW: Schema = {
+    "name": "draw",
+    "in": "query",
+    "schema": {"type": "string", "enum": ["auto", "boxes", "mask", "none"]},
+    "description": "Pictures: boxes or a mask where they are sure (auto, the default), always, or raw outputs (none).",
+}
+_MIN_SCORE: Schema = {
+    "name": "min_score",
+    "in": "query",
+    "schema": {"type": "number", "minimum": 0, "maximum": 1},
+    "description": "Pictures: the least score of a box; by default 0.25.",
+}
+
 
 def responses(success: str | Mapping[str, Schema], failures: tuple[int, ...]) -> dict[int | str, Schema]:
     """The statuses of a path: 200 with ``success``, a schema's name or content by type, and failures."""
@@ -195,5 +213,5 @@ PREDICT: Schema = {
             "multipart/form-data": {"schema": _record(image=_BYTES)},
         },
     },
-    "parameters": [_WHICH],
+    "parameters": [_WHICH, _DRAW, _MIN_SCORE],
 }

@@ -31,6 +31,7 @@ TYPED = [
     "simulator",
     "size",
     "timing",
+    "zoo",
 ]
 """Those with the flags of the other verbs; the rest have argparse's."""
 

@@ -16,7 +16,7 @@ from predicting import averages
 
 from trnrt.errors import InputError, OptionError
 from trnrt.importer import TensorInfo
-from trnrt.inputs import images
+from trnrt.inputs import decoding, images
 from trnrt.inputs.images import ImageOptions
 from trnrt.predict.opening import open_source
 from trnrt.predict.rows import Wanted
@@ -139,15 +139,15 @@ def test_pictures_are_predicted_as_run_does(tmp_path: Path, folder: Path) -> Non
 def together(monkeypatch: pytest.MonkeyPatch, wait: threading.Barrier | None) -> list[bool]:
     """Have four cores, and each picture wait while it is decoded; returns whether each had the lock of large ones."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
-    upright, alone = images._turn_upright, []
+    upright, alone = decoding.turn_upright, []
 
     def decode(*arguments: Any) -> Any:
-        alone.append(images._DECODING_LARGE.locked())
+        alone.append(decoding._DECODING_LARGE.locked())
         if wait is not None:
             wait.wait()
         return upright(*arguments)
 
-    monkeypatch.setattr(images, "_turn_upright", decode)
+    monkeypatch.setattr(images, "turn_upright", decode)
     return alone
 
 
@@ -161,7 +161,7 @@ def test_several_threads_decode_and_large_pictures_are_alone(
         if row % 8 == 3:
             (tmp_path / f"{row:02d}.png").write_bytes(b"none")
     if large:
-        monkeypatch.setattr(images, "LARGE", 36)
+        monkeypatch.setattr(decoding, "LARGE", 36)
     alone = together(monkeypatch, None if large else threading.Barrier(2, timeout=120))
     rows = opened(tmp_path, wanted=[picture()], images=ImageOptions(scale=1.0)).read(0, 41)
     good = [row for row in range(41) if row % 8 != 3]

@@ -47,6 +47,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.errors",
         "trnrt.importer",
         "trnrt.inputs.npz",
+        "trnrt.inputs.ultralytics",
         "trnrt.neuron",
         "trnrt.nki",
         "trnrt.planner",
@@ -55,6 +56,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.validate",
         "trnrt.text",
     ),
+    "trnrt.vision": ("trnrt.errors", "trnrt.importer", "trnrt.inputs", "trnrt.text"),
     "trnrt.inputs": ("trnrt.errors", "trnrt.importer", "trnrt.nki", "trnrt.text"),
     "trnrt.validate": (
         "trnrt.backends",
@@ -331,7 +333,7 @@ def test_functions_take_few_parameters() -> None:
     assert long == []
 
 
-FILES = python_files("trnrt", "kernels", "serve", "models", "benchmarks", "tests")
+FILES = python_files("trnrt", "kernels", "serve", "models", "benchmarks", "examples", "tests")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -306,6 +306,9 @@ def test_labels_are_used_if_there_is_one_a_class() -> None:
     assert best_classes("y", output, 1, labels=["a", "b"], softmax=False).rows[0][0].label == "b"
     assert best_classes("y", output, 1, labels=["a", "b", "c"], softmax=False).rows[0][0].label is None
     assert labels_of({"labels": '["a", 1]'}) == ["a", "1"]
+    ultralytics = {"task": "classify", "names": "{0: 'a', 1: 'b'}", "imgsz": "[8, 8]", "stride": "1"}
+    assert labels_of(ultralytics) == ["a", "b"]
+    assert labels_of({**ultralytics, "labels": '["c"]'}) == ["c"]
 
 
 def test_ranking_of_ties_and_of_what_is_no_number() -> None:

@@ -91,6 +91,9 @@ QUICK = frozenset(
         "benchmarks/test_nki_library.py::test_every_known_failure_is_of_a_family",
         "benchmarks/test_nki_library.py::test_families_add_up",
         "validate/test_validate.py",
+        "vision/test_vision_boxes.py",
+        "vision/test_vision_masks.py",
+        "vision/test_vision_recognising.py",
         "validate/test_validate_outputs.py",
     }
 )

@@ -59,14 +59,15 @@ def candidates(served: Served, limits: Iterable[int], demand: Demand, host: Host
     return [_candidate(most, served.worker(most, demand.rows, host), demand, search, final) for most in limits]
 
 
-def best(found: Sequence[Candidate]) -> Candidate | None:
-    """The candidate with the fewest cores; ties go to the least p99, then the largest rate (both to two digits), then
-    the smallest batch."""
+def best(found: Sequence[Candidate], usd_per_hour: Callable[[Candidate], float] | None = None) -> Candidate | None:
+    """The candidate that costs least, if costs are known, with the fewest cores; ties go to the least p99, then the
+    largest rate (both to two digits), then the smallest batch."""
 
-    def cost(candidate: Candidate) -> tuple[int, float, float, int]:
+    def cost(candidate: Candidate) -> tuple[float, int, float, float, int]:
         assert candidate.waiting is not None
         p99, carries = float(f"{candidate.waiting.p99_us:.1e}"), float(f"{candidate.carries:.1e}")
-        return candidate.cores, p99, -carries, candidate.max_batch
+        dollars = 0.0 if usd_per_hour is None else usd_per_hour(candidate)
+        return dollars, candidate.cores, p99, -carries, candidate.max_batch
 
     return min((candidate for candidate in found if candidate.waiting is not None), key=cost, default=None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,11 +26,12 @@ class Instance:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The number of instances of a type that cores and vCPUs need."""
+    """The number of instances of a type that cores and vCPUs need. ``hourly``: one's price in dollars, if known."""
 
     instance: Instance
     for_cores: int
     for_host: int
+    hourly: float | None = None
 
     @property
     def count(self) -> int:
@@ -41,6 +42,11 @@ class Fleet:
     def rented_cores(self) -> int:
         """All cores of the instances, used or not."""
         return self.count * self.instance.cores
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """The price of all instances; None if it isn't known."""
+        return None if self.hourly is None else self.count * self.hourly
 
     @property
     def limited_by(self) -> Literal["cores", "host"]:
@@ -86,13 +92,26 @@ def _instances_of(target: Target) -> list[Instance]:
     ]
 
 
-def fleets(known: Iterable[Instance], cores: int, cpu_s: float, utilisation: float) -> list[Fleet]:
+def fleets(
+    known: Iterable[Instance], cores: int, cpu_s: float, utilisation: float, hourly: Mapping[str, float] | None = None
+) -> list[Fleet]:
     """A fleet of each type with ``cores`` cores and a host for ``cpu_s`` CPU seconds per second.
 
-    The best comes first: the fewest rented cores, then the fewest instances.
+    The best comes first: the cheapest of those with a price in ``hourly`` (dollars, by type), then the fewest rented
+    cores, then the fewest instances.
     """
+    prices = hourly or {}
     found = [
-        Fleet(instance, math.ceil(cores / instance.cores), math.ceil(cpu_s / (utilisation * instance.vcpus)))
+        Fleet(
+            instance,
+            math.ceil(cores / instance.cores),
+            math.ceil(cpu_s / (utilisation * instance.vcpus)),
+            prices.get(instance.name),
+        )
         for instance in known
     ]
-    return sorted(found, key=lambda fleet: (fleet.rented_cores, fleet.count))
+    return sorted(found, key=lambda fleet: (_cost_of(fleet), fleet.rented_cores, fleet.count))
+
+
+def _cost_of(fleet: Fleet) -> float:
+    return math.inf if fleet.usd_per_hour is None else fleet.usd_per_hour

@@ -42,6 +42,7 @@ def plan_capacity(model: Path, options: SessionOptions, asked: CapacityDemand, r
     from trnrt.capacity.choosing import Demand
     from trnrt.capacity.instances import find_instances
     from trnrt.capacity.planning import Question, answer
+    from trnrt.capacity.prices import check_priced, read_prices
     from trnrt.report.capacity import capacity_document, capacity_parts, trust_notes
 
     utilisation = default_utilisation() if asked.utilisation is None else asked.utilisation
@@ -50,11 +51,16 @@ def plan_capacity(model: Path, options: SessionOptions, asked: CapacityDemand, r
         check_writable(reporting.json_out)
     session = open_session(model, options)
     known = find_instances(session.target, asked.instance)
+    prices = {} if asked.prices is None else read_prices(asked.prices)
+    if prices:
+        check_priced(prices, known)
     assumed = host(session.target, asked.host_us)
     served, ranges, limits = _predict_served(session, asked, assumed, demand.p99_us)
     with working("playing through the queue"):
         command = serve_command(model, options.planning)
-        question = Question(session.name, session.target, session.dtype, command, demand, assumed, served, ranges)
+        question = Question(
+            session.name, session.target, session.dtype, command, demand, assumed, served, ranges, prices
+        )
         found = answer(question, limits, known)
     deliver(reporting, capacity_document(found), render(capacity_parts(found)))
     if options.effort != EFFORT:

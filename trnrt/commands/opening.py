@@ -94,7 +94,9 @@ def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
     if feeding.files:
         return read_inputs(feeding.files, wanted, metadata=session.metadata, images=feeding.images)
     if feeding.images != ImageOptions():
-        raise OptionError("--layout, --color, --scale, --mean and --std need an image", hint="give one with --input")
+        raise OptionError(
+            "--layout, --color, --scale, --mean, --std and --fit need an image", hint="give one with --input"
+        )
     rows = feeding.rows or fixed_batch(session) or 1
     _check_size(session, rows)
     feeds = session.random_inputs(rows, feeding.seed)

@@ -73,6 +73,22 @@ class Layout(StrEnum):
     NHWC = "NHWC"
 
 
+class Fit(StrEnum):
+    """How an image of another size becomes the input."""
+
+    STRETCH = "stretch"
+    LETTERBOX = "letterbox"
+    CROP = "crop"
+
+
+class DrawAs(StrEnum):
+    """What is drawn; auto goes by the model's outputs."""
+
+    AUTO = "auto"
+    BOXES = "boxes"
+    MASK = "mask"
+
+
 class Color(StrEnum):
     """The channels of an image, in order."""
 

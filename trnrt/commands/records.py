@@ -27,8 +27,10 @@ from trnrt.commands.options import (
     CallsFlag,
     Color,
     CompiledFlag,
+    DrawAs,
     DType,
     Fallback,
+    Fit,
     Layout,
     LncFlag,
     LogitsFlag,
@@ -75,6 +77,11 @@ class Images:
     std: Sequence[float] | None = flag(
         "Model and inputs", "--std", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
     )
+    fit: Fit | None = flag(
+        "Model and inputs",
+        "--fit",
+        help="Images of another size: stretch each side (the default), pad with grey (letterbox), or crop.",
+    )
 
     @property
     def options(self) -> ImageOptions:
@@ -87,6 +94,7 @@ class Images:
             self.scale,
             None if self.mean is None else tuple(self.mean),
             None if self.std is None else tuple(self.std),
+            self.fit and self.fit.value,
         )
 
 
@@ -128,6 +136,41 @@ class Showing:
     logits: LogitsFlag = False
     full: bool = flag("Output", "--full", default=False, help="JSON: include the data of large outputs.")
     keep: Path | None = flag("Output", "--keep", metavar="DIR", help="Keep the kernel module and its weights in DIR.")
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The picture of a detector's boxes or a segmenter's masks. None is the default of ``trnrt.vision``."""
+
+    draw: Path | None = flag(
+        "Output",
+        "--draw",
+        metavar="OUT.png",
+        help="Draw the boxes of a detector, or the mask of a segmenter, into the --input image (also .jpg).",
+    )
+    draw_as: DrawAs = flag("Output", "--draw-as", default=DrawAs.AUTO, help="With --draw: how to read the outputs.")
+    min_score: float | None = flag(
+        "Output",
+        "--min-score",
+        min=0.0,
+        max=1.0,
+        metavar="F",
+        help="With --draw: the least score of a box. By default 0.25.",
+    )
+    max_overlap: float | None = flag(
+        "Output",
+        "--max-overlap",
+        min=0.0,
+        max=1.0,
+        metavar="F",
+        help="With --draw: the share of their union that two boxes of a class may have in common, if the model leaves "
+        "that to its caller. By default 0.7.",
+    )
+
+    @property
+    def is_set(self) -> bool:
+        """True if a flag that needs --draw is set."""
+        return self.draw_as is not DrawAs.AUTO or self.min_score is not None or self.max_overlap is not None
 
 
 @dataclass(frozen=True)
@@ -277,6 +320,12 @@ class CapacityDemand:
     )
     instance: str | None = flag(
         "Demand", "--instance", metavar="TYPE", help="Plan with this instance type only, such as trn2.48xlarge."
+    )
+    prices: Path | None = flag(
+        "Demand",
+        "--prices",
+        metavar="FILE",
+        help="Prices of instances (docs/scale.md): choose the cheapest plan, and show its cost.",
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trnrt.commands.drawing import Chosen, Drawn, choose_drawing, draw_finding, drawn_parts, note_drawable
 from trnrt.commands.opening import (
     Feeding,
     batch_text,
@@ -20,7 +21,7 @@ from trnrt.commands.opening import (
     writing_errors,
 )
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import SessionOptions, Showing
+from trnrt.commands.records import Drawing, SessionOptions, Showing
 from trnrt.commands.results import deliver
 from trnrt.report.console import note, render, working
 from trnrt.report.documents import run_document
@@ -31,6 +32,7 @@ from trnrt.text import quote
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from trnrt.inputs.matching import Inputs
     from trnrt.session import InferenceSession
 
 
@@ -40,22 +42,34 @@ class _Result:
 
     outputs: Mapping[str, npt.NDArray[Any]]
     top: Top | None
+    drawn: Drawn | None
     rows: int
     wall_ms: float
     notes: list[str]
 
 
-def run(model: Path, options: SessionOptions, feeding: Feeding, showing: Showing, reporting: Reporting) -> None:
+def run(
+    model: Path,
+    options: SessionOptions,
+    feeding: Feeding,
+    showing: Showing,
+    drawing: Drawing,
+    reporting: Reporting,
+) -> None:
     """Run the model once, print its outputs, and write the requested files."""
     session = open_session(model, options)
     before = note_backend(session, options)
     check_rows(session, feeding.rows, "--batch")
     # Before the run, which may take long: a model without such an output is refused at once.
     classifier = showing.top and choose_output(session.model.outputs, session.metadata, showing.logits)
-    result = _run(session, feeding, showing, classifier or None, before)
+    inputs = feed(session, feeding)
+    note(*inputs.notes)
+    chosen = choose_drawing(session, inputs, drawing)
+    result = _run(session, inputs, showing, classifier or None, chosen)
+    result = replace(result, notes=[*before, *inputs.notes, *result.notes])
     document = run_document(
         session, result.outputs, result.top, wall_ms=result.wall_ms, full=showing.full, notes=result.notes
-    )
+    ) | {"drawn": result.drawn and result.drawn.document}
     deliver(reporting, document, _text(session, result))
     if showing.output is not None:
         note(*write_arrays(showing.output, result.outputs))
@@ -66,24 +80,24 @@ def run(model: Path, options: SessionOptions, feeding: Feeding, showing: Showing
 
 
 def _run(
-    session: InferenceSession, feeding: Feeding, showing: Showing, classifier: str | None, before: list[str]
+    session: InferenceSession, inputs: Inputs, showing: Showing, classifier: str | None, chosen: Chosen | None
 ) -> _Result:
     from trnrt.running.rows import as_matrix, count_rows
 
-    inputs = feed(session, feeding)
-    note(*inputs.notes)
     names = [output.name for output in session.model.outputs]
     start = time.perf_counter()
     with working(f"compiling and running on the {session.backend}"):
         outputs = dict(zip(names, map(as_matrix, session.run(None, inputs.feeds)), strict=True))
     wall_ms = (time.perf_counter() - start) * 1000
     notes = run_notes(session)
+    labels = labels_of(session.metadata) or looked_up_labels(session.model)
+    drawn = None if chosen is None else draw_finding(chosen, outputs, labels)
+    notes += note_drawable(session, inputs) if drawn is None else drawn.notes
     note(*notes)
     top = None
     if classifier is not None and showing.top is not None:
-        labels = labels_of(session.metadata) or looked_up_labels(session.model)
         top = best_classes(classifier, outputs[classifier], showing.top, labels=labels, softmax=showing.logits)
-    return _Result(outputs, top, count_rows(session.model, inputs.feeds), wall_ms, [*before, *inputs.notes, *notes])
+    return _Result(outputs, top, drawn, count_rows(session.model, inputs.feeds), wall_ms, notes)
 
 
 def _text(session: InferenceSession, result: _Result) -> str:
@@ -98,6 +112,8 @@ def _text(session: InferenceSession, result: _Result) -> str:
         if (rest := len(result.top.rows) - ROWS_SHOWN) > 0:
             parts.append(Text(f"and {rest:,} more rows; --json has all"))
         parts.append("")
+    if result.drawn is not None:
+        parts += [*drawn_parts(result.drawn), ""]
     parts.append(Text(_last_line(session, result)))
     return render(parts)
 

@@ -93,7 +93,7 @@ def _check(given: Given, comparing: Comparing) -> None:
     if given.data is not None and given.files:
         raise OptionError("--data and --input both give the inputs", hint="leave one of them out")
     if given.data is not None and given.images != ImageOptions():
-        raise OptionError("--layout, --color, --scale, --mean and --std need an image; --data holds arrays")
+        raise OptionError("--layout, --color, --scale, --mean, --std and --fit need an image; --data holds arrays")
     if comparing.float_model is not None and given.data is None:
         raise OptionError("--float compares accuracies, which need labels", hint="give rows and labels with --data")
     if comparing.bundle is not None and not comparing.layers:

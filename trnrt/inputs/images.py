@@ -5,28 +5,35 @@ or from the input's shape. ``recipe`` settles them, ``read_images`` applies them
 
     value = (pixel * scale - mean) / std          pixels are 0 to 255
 
-Metadata: ``image.layout``, ``image.scale``, ``image.mean``, ``image.std`` and ``image.color``; else ONNX's
-own experimental keys ``Image.BitmapPixelFormat`` and ``Image.NominalPixelRange``.
+Metadata: ``image.layout``, ``image.scale``, ``image.mean``, ``image.std``, ``image.color`` and ``image.fit``; else
+ONNX's own experimental keys ``Image.BitmapPixelFormat`` and ``Image.NominalPixelRange``; else what ultralytics' models
+expect, by the keys that its exporter writes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from io import BytesIO
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import InputError
-from trnrt.text import count_text, list_text, quote, reason_text, shape_text, size_text
+from trnrt.inputs.decoding import (
+    NamedPicture,
+    convert_color,
+    limit_decoding,
+    opened_picture,
+    silence_pillow,
+    turn_upright,
+)
+from trnrt.inputs.fitting import FITS, Placement, fit_picture, place_picture
+from trnrt.inputs.ultralytics import is_ultralytics, ultralytics_size
+from trnrt.text import count_text, list_text, quote, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-    from PIL.Image import Image
 
     from trnrt.importer import TensorInfo
 
@@ -50,23 +57,12 @@ _PIXEL_RANGES = {  # scale and mean that give the range
     "nominalrange_16_235": (219 / 255, -16.0),
 }
 
-LARGE = 1 << 24
-"""From this many pixels on, images are decoded one at a time: a pixel takes some eight bytes of memory."""
-_DECODING_LARGE = Lock()
-
-# EXIF's tag Orientation -> the transposition that turns such an image upright.
-_TURNS = {
-    2: "FLIP_LEFT_RIGHT",
-    3: "ROTATE_180",
-    4: "FLIP_TOP_BOTTOM",
-    5: "TRANSPOSE",
-    6: "ROTATE_270",
-    7: "TRANSVERSE",
-    8: "ROTATE_90",
-}
-
 _METADATA = "the model's metadata"
-_WORDS = {"layout": {word: word for word in LAYOUTS}, "color": {word: word for word in CHANNELS}}
+_WORDS = {
+    "layout": {word: word for word in LAYOUTS},
+    "color": {word: word for word in CHANNELS},
+    "fit": {word.upper(): word for word in FITS},
+}
 
 
 @dataclass(frozen=True)
@@ -78,6 +74,7 @@ class ImageOptions:
     scale: float | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    fit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class Recipe:
     """How images become the input ``name``.
 
     ``height`` and ``width`` are None if the model takes any. ``mean`` and ``std`` have one number, or one per
-    channel, in the colour's order. ``sources`` has the origin of each setting.
+    channel, in the colour's order. ``sources`` has the origin of each setting. ``fit``: see ``fitting``.
     """
 
     name: str
@@ -98,26 +95,11 @@ class Recipe:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     sources: Mapping[str, str]
+    fit: str = FITS[0]
 
-
-class NamedPicture(BytesIO):
-    """An image file in memory; messages use its ``name``."""
-
-    def __init__(self, name: str, content: bytes) -> None:
-        super().__init__(content)
-        self.name: str = name
-
-    def __str__(self) -> str:
-        return self.name
-
-    def check_pixels(self, most: int) -> None:
-        """InputError for an image of more than ``most`` pixels by its header; it is not decoded."""
-        from PIL import Image
-
-        with silence_pillow(), _reading_errors(self), Image.open(self, formats=("PNG", "JPEG")) as file:
-            if file.width * file.height > most:
-                raise InputError(f"{quote(self.name)} has {file.width}x{file.height} pixels; the limit is {most:,}")
-        self.seek(0)
+    def placement(self, size: tuple[int, int]) -> Placement:
+        """Where a picture of this width and height lies in the input."""
+        return place_picture(size, (self.width or size[0], self.height or size[1]), self.fit)
 
 
 def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) -> Recipe:
@@ -138,14 +120,21 @@ def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) 
         )
     scale, mean, std = _numbers(wanted, said, stored, CHANNELS[color])
     height, width = (_size_of(wanted.shape[dim]) for dim in range(1, 4) if dim != LAYOUTS[layout])
-    sources = _sources(said, stored)
-    return Recipe(wanted.name, wanted.dtype, layout, color, height, width, scale, mean, std, sources)
+    if height is None and width is None and (size := ultralytics_size(metadata)):
+        height, width = size
+    fit = said.fit or stored.fit or FITS[0]
+    return Recipe(
+        wanted.name, wanted.dtype, layout, color, height, width, scale, mean, std, _sources(said, stored), fit
+    )
 
 
-def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: int) -> tuple[npt.NDArray[Any], str]:
+def read_images(
+    paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: int, placements: list[Placement] | None = None
+) -> tuple[npt.NDArray[Any], str]:
     """The images as one batch in the recipe's layout and dtype, and a line that describes it.
 
-    Images of another size are resized (bilinear, antialiased). Making the batch takes up to ``largest`` bytes.
+    Images of another size are fitted as the recipe says (bilinear, antialiased). Making the batch takes up to
+    ``largest`` bytes. ``placements`` receives where each picture lies in the input.
 
     Raises:
         InputError: for a file that is no PNG or JPEG, damaged, or too large.
@@ -156,7 +145,9 @@ def read_images(paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: i
     steps: dict[str, None] = {}
     for path in paths:
         with silence_pillow():
-            pixels = _read_pixels(path, how, steps, largest // len(paths))
+            pixels, placement = _read_pixels(path, how, steps, largest // len(paths))
+        if placements is not None:
+            placements.append(placement)
         if pictures and pixels.shape != pictures[0].shape:
             raise InputError(
                 f"{quote(str(path))} has {_size_text(pixels)} pixels, and {quote(str(paths[0]))} "
@@ -173,18 +164,8 @@ def read_image(path: Path | NamedPicture, how: Recipe, *, largest: int) -> npt.N
 
     InputError as there. Threads decode images of ``LARGE`` pixels one at a time.
     """
-    row: npt.NDArray[Any] = _values(_read_pixels(path, how, {}, largest)[None], how)[0]
+    row: npt.NDArray[Any] = _values(_read_pixels(path, how, {}, largest)[0][None], how)[0]
     return row
-
-
-@contextmanager
-def silence_pillow() -> Iterator[None]:
-    """Silence Pillow's warnings. Threads share the filters: enter this around threads, not in each."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def parse_numbers(text: str) -> tuple[float, ...]:
@@ -268,6 +249,10 @@ def _metadata_options(metadata: Mapping[str, str], said: ImageOptions) -> ImageO
     if said.scale is None and "scale" not in found and "image.nominalpixelrange" in onnx:
         scale, mean = _metadata_value("Image.NominalPixelRange", onnx, _PIXEL_RANGES, "--scale")
         found = {"mean": (mean,), **found, "scale": scale}
+    if is_ultralytics(metadata):
+        fit = "crop" if metadata["task"] == "classify" else "letterbox"
+        expected = {"scale": 1 / 255, "fit": fit}
+        found = {name: value for name, value in expected.items() if getattr(said, name) is None} | found
     if onnx.get("image.colorspacegamma", "srgb").lower() != "srgb":
         raise InputError(
             f"the model's metadata asks for Image.ColorSpaceGamma {quote(onnx['image.colorspacegamma'])}, "
@@ -315,87 +300,24 @@ def _sources(said: ImageOptions, stored: ImageOptions) -> dict[str, str]:
     return sources
 
 
-def _read_pixels(path: Path | NamedPicture, how: Recipe, steps: dict[str, None], largest: int) -> npt.NDArray[np.uint8]:
-    """The image's pixels, (height, width, channels) in the recipe's colour and size; adds to ``steps``."""
+def _read_pixels(
+    path: Path | NamedPicture, how: Recipe, steps: dict[str, None], largest: int
+) -> tuple[npt.NDArray[np.uint8], Placement]:
+    """The image as (height, width, channels) in the recipe's colour and size, and its place; adds to ``steps``."""
     import numpy as np
-    from PIL import Image
 
-    with _reading_errors(path), Image.open(path, formats=("PNG", "JPEG")) as file:
-        count = file.width * file.height
-        if Image.MAX_IMAGE_PIXELS is not None and count > Image.MAX_IMAGE_PIXELS:  # Pillow only warns
-            raise Image.DecompressionBombError
+    with opened_picture(path) as file:
         width, height = how.width or file.width, how.height or file.height
         if width * height * CHANNELS[how.color] * np.dtype(np.float64).itemsize > largest:
             raise InputError(f"as {width}x{height} pixels, {quote(str(path))} needs more than {size_text(largest)}")
-        with _DECODING_LARGE if count >= LARGE else nullcontext():
-            picture = _convert_color(_turn_upright(file, steps), how.color, steps)
-            width, height = how.width or picture.width, how.height or picture.height
-            if picture.size != (width, height):
-                step = f"resized from {picture.width}x{picture.height} to {width}x{height} (bilinear, antialiased)"
-                steps[step] = None
-                picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(picture, dtype=np.uint8).reshape(height, width, -1)
-    return pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]] if how.color.startswith("BGR") else pixels
-
-
-@contextmanager
-def _reading_errors(path: Path | NamedPicture) -> Iterator[None]:
-    """Turn Pillow's errors for a bad file into InputError."""
-    import struct
-    import zlib
-
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        yield
-    except Image.DecompressionBombError as error:
-        raise InputError(
-            f"{quote(str(path))} has too many pixels; the limit is {Image.MAX_IMAGE_PIXELS:,}",
-            hint="resize it first",
-        ) from error
-    except UnidentifiedImageError as error:
-        raise InputError(f"{quote(str(path))} is no PNG or JPEG image") from error
-    except (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error) as error:
-        raise InputError(f"can't read the image {quote(str(path))}: {reason_text(error)}") from error
-
-
-def _turn_upright(picture: Image, steps: dict[str, None]) -> Image:
-    """The image as a viewer shows it: cameras store its orientation in EXIF data."""
-    from PIL import Image
-    from PIL.ExifTags import Base
-
-    picture.load()
-    turn = _TURNS.get(picture.getexif().get(Base.Orientation, 1))
-    if turn is None:
-        return picture
-    steps["turned upright, as its EXIF data says"] = None
-    # Not ImageOps.exif_transpose, which also rewrites the EXIF data, and fails if that is damaged.
-    return picture.transpose(Image.Transpose[turn])
-
-
-def _convert_color(picture: Image, color: str, steps: dict[str, None]) -> Image:
-    """The picture in mode L, RGB or RGBA."""
-    if picture.mode.startswith("I"):
-        steps["16-bit pixels reduced to 8 bits"] = None
-        picture = _reduce_depth(picture)
-    mode = _COLOR_OF_CHANNELS[CHANNELS[color]]
-    colorful = picture.mode not in ("1", "L", "LA")
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        if mode != "RGBA" and min(picture.getchannel("A").tobytes()) < 255:
-            steps["transparency dropped"] = None
-    if mode == "L" and colorful:
-        steps["colours turned to grey (ITU-R 601 luma)"] = None
-    return picture if picture.mode == mode else picture.convert(mode)
-
-
-def _reduce_depth(picture: Image) -> Image:
-    """An image of 16-bit greys in 8 bits; Pillow's own conversion clips values at 255."""
-    import numpy as np
-    from PIL import Image
-
-    greys = np.asarray(picture).astype(np.float64) / 257
-    return Image.fromarray(np.clip(np.rint(greys), 0, 255).astype(np.uint8))
+        with limit_decoding(file.width * file.height):
+            picture = convert_color(turn_upright(file, steps), _COLOR_OF_CHANNELS[CHANNELS[how.color]], steps)
+            placement = how.placement(picture.size)
+            picture = fit_picture(picture, placement, steps)
+        pixels = np.asarray(picture, dtype=np.uint8).reshape(picture.height, picture.width, -1)
+    if how.color.startswith("BGR"):
+        pixels = pixels[:, :, [2, 1, 0, 3][: pixels.shape[2]]]
+    return pixels, placement
 
 
 def _values(pixels: npt.NDArray[np.uint8], how: Recipe) -> npt.NDArray[Any]:
@@ -437,6 +359,8 @@ def recipe_text(files: str, how: Recipe, shape: Sequence[int | str | None], step
         by.setdefault(source, []).append(name)
     origins = "; ".join(f"{', '.join(names)}: {source}" for source, names in by.items())
     done = list_text(steps, 4)
+    if how.fit != FITS[0]:
+        formula = f"{formula}, fit {how.fit}"
     parts = [*([done] if done else []), f"colour {how.color}", f"layout {how.layout}", formula]
     return f"{files} as {quote(how.name)} {how.dtype} {shape_text(shape)}: {', '.join(parts)} ({origins})"
 

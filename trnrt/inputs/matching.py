@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from trnrt.errors import InputError
-from trnrt.inputs.images import ImageOptions, read_images, recipe
+from trnrt.inputs.images import ImageOptions, Recipe, read_images, recipe
 from trnrt.text import escape_text, list_text, name_text, quote, reason_text, shape_text, size_text
 
 if TYPE_CHECKING:
@@ -46,12 +46,21 @@ _KINDS = (
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg")
 
 
+@dataclass(frozen=True)
+class Pictures:
+    """The image files of one input, and how they became its rows."""
+
+    paths: Sequence[Path]
+    how: Recipe
+
+
 @dataclass
 class Inputs:
-    """The arrays to feed, by input name, and notes on them."""
+    """The arrays to feed, by input name, and notes on them; of inputs made from pictures also these, and how."""
 
     feeds: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    pictures: dict[str, Pictures] = field(default_factory=dict)
 
 
 @dataclass
@@ -103,6 +112,7 @@ def read_inputs(
         how = recipe(reading.wanted[name], metadata, images)
         reading.inputs.feeds[name], described = read_images(paths, how, largest=LARGEST_INPUT)
         reading.inputs.notes.append(described)
+        reading.inputs.pictures[name] = Pictures(paths, how)
     _check_complete(reading)
     return reading.inputs
 

@@ -49,7 +49,9 @@ def open_source(asked: Asked, wanted: Sequence[Wanted], metadata: Mapping[str, s
     if asked.columns and "parquet" not in kinds:
         raise OptionError(f"--columns is for Parquet files, and no {asked.flag} is one", hint="leave it out")
     if asked.images != ImageOptions() and kinds <= {"npy", "npz"}:
-        raise OptionError(f"--layout, --color, --scale, --mean and --std are for images, and no {asked.flag} is one")
+        raise OptionError(
+            f"--layout, --color, --scale, --mean, --std and --fit are for images, and no {asked.flag} is one"
+        )
     if asked.id is not None and not kinds & {"parquet", "npz"}:
         raise OptionError(
             f"{asked.id_flag} names a column of a Parquet file or an array of an .npz, and no {asked.flag} is one",

@@ -18,17 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from trnrt.errors import InputError
-from trnrt.inputs.images import (
-    CHANNELS,
-    LAYOUTS,
-    ImageOptions,
-    NamedPicture,
-    Recipe,
-    read_image,
-    recipe,
-    recipe_text,
-    silence_pillow,
-)
+from trnrt.inputs.decoding import NamedPicture, silence_pillow
+from trnrt.inputs.images import CHANNELS, LAYOUTS, ImageOptions, Recipe, read_image, recipe, recipe_text
 from trnrt.inputs.matching import LARGEST_INPUT
 from trnrt.predict.rows import Array, Columns, Reader, Wanted
 from trnrt.predict.source import Asked

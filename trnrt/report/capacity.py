@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -38,7 +37,8 @@ MEASURED_P50, MEASURED_P99 = (0.9, 1.2), (1.0, 2.9)
 def capacity_document(answer: Answer) -> Document:
     """``plan``: times in microseconds, rates in requests per second; ``chosen`` is null if nothing is in time.
 
-    A candidate's ``carries`` is for one core; its ``waiting`` is null if that is 0. ``curve`` is for one core.
+    A candidate's ``carries`` is for one core; its ``waiting`` is null if that is 0. ``curve`` is for one core. An
+    instance's ``price`` and its costs in dollars are null if the price file doesn't have it.
     """
     question, chosen = answer.question, answer.chosen
     return {
@@ -54,8 +54,8 @@ def capacity_document(answer: Answer) -> Document:
         "least_us": answer.least_us,
         "candidates": [_candidate(candidate, question.demand.rps) for candidate in answer.candidates],
         "chosen": None if chosen is None else _candidate(chosen, question.demand.rps),
-        "instances": [_fleet(fleet) for fleet in answer.fleets],
-        "ends": {end.name: _end(end, question.demand.rps) for end in answer.ends},
+        "instances": [_fleet(fleet, answer) for fleet in answer.fleets],
+        "ends": {end.name: _end(end, answer) for end in answer.ends},
         "curve": [{"rate": rate} | _waiting(waiting) for rate, waiting in answer.curve],
         "assumed": asdict(question.host) | {"samples": FINAL_SAMPLES},
         "sources": {name: source for name, (_, source) in assumptions().items()},
@@ -78,22 +78,26 @@ def _candidate(candidate: Candidate, rps: float) -> Document:
     }
 
 
-def _end(end: End, rps: float) -> Document:
+def _end(end: End, answer: Answer) -> Document:
     """The choice if the device takes this end of its ranges."""
-    chosen = None if end.chosen is None else _candidate(end.chosen, rps)
-    return {"chosen": chosen, "instances": [_fleet(fleet) for fleet in end.fleets]}
+    chosen = None if end.chosen is None else _candidate(end.chosen, answer.question.demand.rps)
+    return {"chosen": chosen, "instances": [_fleet(fleet, answer) for fleet in end.fleets]}
 
 
 def _waiting(waiting: Waiting) -> Document:
     return {name: value if math.isfinite(value) else None for name, value in asdict(waiting).items()}
 
 
-def _fleet(fleet: Fleet) -> Document:
+def _fleet(fleet: Fleet, answer: Answer) -> Document:
+    price = answer.question.prices.get(fleet.instance.name)
     return asdict(fleet.instance) | {
         "count": fleet.count,
         "for_cores": fleet.for_cores,
         "for_host": fleet.for_host,
         "limited_by": fleet.limited_by,
+        "price": None if price is None else asdict(price),
+        "usd_per_hour": fleet.usd_per_hour,
+        "usd_per_million_requests": answer.usd_per_million(fleet),
     }
 
 
@@ -104,10 +108,15 @@ def capacity_parts(answer: Answer) -> list[RenderableType]:
         f"{name_text(question.model)} in {question.dtype} on {question.target}: {rate_text(demand.rps)} requests/s of "
     )
     asked += f"{count_text(demand.rows, 'row')}, 99 % answered within {time_text(demand.p99_us)}"
-    parts: list[RenderableType] = [Text(asked, "bold"), Text(verdict(answer)), *server_line(answer)]
+    parts: list[RenderableType] = [
+        Text(asked, "bold"),
+        Text(verdict(answer)),
+        *server_line(answer),
+        *cost_lines(answer),
+    ]
     parts += [*end_lines(answer), *uncertain_lines(answer), "", candidates_table(answer), ""]
     if answer.chosen is not None:
-        parts += [instances_table(answer.fleets), "", *curve_lines(answer), ""]
+        parts += [instances_table(answer), "", *curve_lines(answer), ""]
     return [*parts, "Assumed:", *(Text(f"  {line}") for line in assumed_lines(answer))]
 
 
@@ -145,6 +154,18 @@ def server_line(answer: Answer) -> list[RenderableType]:
     return [Group(Text(f"    {command}", no_wrap=True, overflow="ignore"))]  # print() itself would wrap a bare text
 
 
+def cost_lines(answer: Answer) -> list[Text]:
+    """The cost of the chosen instances, and where their price is from; empty without prices."""
+    if not answer.fleets or answer.fleets[0].usd_per_hour is None:
+        return []
+    fleet = answer.fleets[0]
+    price = answer.question.prices[fleet.instance.name]
+    each = f" ({usd_text(price.usd_per_hour)} each)" if fleet.count > 1 else ""
+    cost = f"{usd_text(fleet.usd_per_hour)} an hour{each}, {usd_text(answer.usd_per_million(fleet))} a million requests"
+    source = f"the price in {name_text(price.region)} on {price.date}, {name_text(price.page)}"
+    return [Text(f"{cost} at this rate: {source}")]
+
+
 def end_lines(answer: Answer) -> list[Text]:
     """The cores and instances for the ends of the predicted ranges; the answer itself uses the headlines."""
     names = {"low": "least", "high": "most"}
@@ -153,6 +174,8 @@ def end_lines(answer: Answer) -> list[Text]:
         needs = "not possible"
         if end.chosen is not None:
             fleet = f"{end.fleets[0].count:,} x {end.fleets[0].instance.name}"
+            cost = end.fleets[0].usd_per_hour
+            fleet += "" if cost is None else f", {usd_text(cost)} an hour"
             needs = f"{count_text(end.chosen.cores, 'core')}, batches of {end.chosen.max_batch} at most, {fleet}"
         lines.append(Text(f"if the device takes the {names[end.name]} of its range: {needs}"))
     wide = [str(size) for size, found in answer.question.ranges.items() if found.too_wide]
@@ -194,8 +217,10 @@ def candidates_table(answer: Answer) -> Table:
     return plain_table(columns, lines, right=(1, 2, 3, 5, 6, 7, 8, 9, 10))
 
 
-def instances_table(fleets: Sequence[Fleet]) -> Table:
-    """A line for each instance type; the one that rents the fewest cores is marked."""
+def instances_table(answer: Answer) -> Table:
+    """A line for each instance type; the cheapest one, or without prices the one that rents the fewest cores, is
+    marked."""
+    costs = ("$ an hour", "$ a million") if answer.question.prices else ()
     lines = [
         (
             "" if number else ">",
@@ -206,11 +231,12 @@ def instances_table(fleets: Sequence[Fleet]) -> Table:
             f"{fleet.instance.memory_gib:,} GiB",
             fleet.limited_by,
             f"{fleet.rented_cores:,}",
+            *((usd_text(fleet.usd_per_hour), usd_text(answer.usd_per_million(fleet))) if costs else ()),
         )
-        for number, fleet in enumerate(fleets)
+        for number, fleet in enumerate(answer.fleets)
     ]
-    columns = ("", "number", "type", "cores", "vCPUs", "memory", "limit", "cores in all")
-    return plain_table(columns, lines, right=(1, 3, 4, 5, 7))
+    columns = ("", "number", "type", "cores", "vCPUs", "memory", "limit", "cores in all", *costs)
+    return plain_table(columns, lines, right=(1, 3, 4, 5, 7, 8, 9))
 
 
 def curve_lines(answer: Answer) -> list[Text]:
@@ -296,6 +322,13 @@ def trust_notes(target: str) -> list[str]:
 def rate_text(rate: float) -> str:
     """A rate for people: never as 1e+06."""
     return f"{rate:,.0f}" if rate >= 1e4 else f"{rate:,g}"
+
+
+def usd_text(dollars: float | None) -> str:
+    """An amount for people: cents, and at least three digits of small ones; a dash if it isn't known."""
+    if dollars is None:
+        return "-"
+    return f"${dollars:,.2f}" if dollars >= 1 else f"${float(f'{dollars:.3g}'):.10f}".rstrip("0")
 
 
 def time_text(microseconds: float) -> str:

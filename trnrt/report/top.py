@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import OptionError
+from trnrt.inputs.ultralytics import ultralytics_names
 from trnrt.text import list_text, quote, shape_text
 
 if TYPE_CHECKING:
@@ -48,9 +49,14 @@ class Top:
 
 
 def labels_of(metadata: Mapping[str, str]) -> list[str]:
-    """The class names in a model's metadata (``labels``, a JSON list); empty if missing or unreadable."""
+    """The class names in a model's metadata: ``labels``, a JSON list, else ultralytics' ``names``.
+
+    Empty if missing or unreadable.
+    """
+    if "labels" not in metadata:
+        return ultralytics_names(metadata)
     try:
-        labels = json.loads(metadata.get("labels", "[]"))
+        labels = json.loads(metadata["labels"])
     except (ValueError, RecursionError):
         return []
     return [str(label) for label in labels] if isinstance(labels, list) else []

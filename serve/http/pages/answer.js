@@ -1,6 +1,7 @@
 // What came back: the classes with bars, the other outputs, where the time went, and the command line that does the same.
 
 import {curlFor, notesFor} from "./curl.js";
+import {drawnPicture, spokenText} from "./drawing.js";
 import {at, counted, element, microseconds, milliseconds, number, percent} from "./elements.js";
 
 const MOST_CLASSES = 10;
@@ -10,13 +11,14 @@ const MOST_TEXT = 2000;
 export function summary(model, answer) {
   const best = likeliest(answer)[0];
   const spent = `Computed in ${milliseconds(answer.timing.compute_ms)}.`;
+  if (answer.kind !== undefined) return `${model.name} finds ${spokenText(answer)}. ${spent}`;
   if (best !== undefined) return `${model.name} says ${best.name}, ${percent(best.share)}. ${spent}`;
   return `${model.name} says ${clipped(JSON.stringify(alone(answer.predictions[0])), 200)}. ${spent}`;
 }
 
 export function showAnswer(model, path, sent, {document, text}, elapsed) {
   at("answer").replaceChildren(
-    ...headline(document),
+    ...(document.kind === undefined ? headline(document) : drawnPicture(document, sent, at("answer").clientWidth)),
     ...classes(document),
     element("h3", {}, "Time"), times(document.timing, elapsed),
     ...command(path, sent),

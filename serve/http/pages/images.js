@@ -14,8 +14,8 @@ const TYPES = ["image/png", "image/jpeg"];
 export function imageForm(form, limit, said) { return new ImageForm(form, limit, said); }
 
 class ImageForm {
-  constructor({width, height, color}, limit, said) {
-    Object.assign(this, {width, height, color, limit, said, file: null});
+  constructor({width, height, color, draws}, limit, said) {
+    Object.assign(this, {width, height, color, found: draws, limit, said, file: null});
     this.draws = color === "L" && width !== null && height !== null && width <= DRAWN && height <= DRAWN;
     this.seen = element("canvas", {class: "seen", id: "seen", role: "img", "aria-label": "Nothing yet", width: 1, height: 1});
     this.caption = element("figcaption", {id: "seen-caption"});
@@ -55,6 +55,7 @@ class ImageForm {
     const size = this.width === null || this.height === null ? "of any size" : `of ${this.width} x ${this.height} pixels`;
     const drop = element("div", {class: "drop", id: "drop"},
       element("label", {for: "file"}, this.draws ? "Or a picture from a file" : "A picture from a file"), this.input,
+      ...this.answers(),
       element("p", {class: "help", id: "file-help"}, `PNG or JPEG, up to ${bytesText(this.limit)}; it can be dropped here. ` +
         `The server turns it into what the model takes: ${this.color === "L" ? "grey" : this.color} ${size}.`));
     const over = (event) => {
@@ -64,6 +65,23 @@ class ImageForm {
     for (const name of ["dragover", "dragleave", "drop"]) drop.addEventListener(name, over);
     drop.addEventListener("drop", (event) => this.choose(event.dataTransfer.files[0]));
     return drop;
+  }
+
+  // How the outputs are read, where the server recognises boxes or masks in them.
+  answers() {
+    if (this.found === null) return [];
+    const {kind, sure} = this.found;
+    this.reading = element("select", {id: "reading"},
+      element("option", {value: kind, selected: sure}, `${kind === "boxes" ? "Boxes" : "A mask"}, drawn into the picture`),
+      element("option", {value: "none", selected: !sure}, "The outputs as they are"));
+    return [element("label", {for: "reading", class: "second"}, "The answer"), this.reading];
+  }
+
+  // What the address adds: nothing where the server would choose the same.
+  query() {
+    if (this.found === null) return "";
+    const usual = this.found.sure ? this.found.kind : "none";
+    return this.reading.value === usual ? "" : `&draw=${this.reading.value}`;
   }
 
   choose(file) {

@@ -109,7 +109,7 @@ async function predict(event) {
   tell(null);
   setBusy(true);
   try {
-    const path = `predict?model=${encodeURIComponent(chosen.name)}`;
+    const path = `predict?model=${encodeURIComponent(chosen.name)}${form.query?.() ?? ""}`;
     const sent = await form.sent();
     const began = performance.now();
     const answer = await post(path, sent.type, sent.body);

@@ -37,11 +37,11 @@ def report_html(profile: Profile, title: str) -> str:
 
     ``title`` and all names of the profile are data: they can't become markup or code.
     """
-    style = _file("page.css")
+    style = page_style()
     script = "(() => {\n'use strict';\n" + "\n".join(_file(name) for name in _SCRIPTS) + "\n})();\n"
     page = Template(_file("page.html")).substitute(
         title=escape(name_text(title)),
-        policy=_policy(style, script),
+        policy=content_policy(style, script),
         style=style,
         script=script,
         data=_json_for_script(report_data(profile)),
@@ -61,7 +61,12 @@ def _file(name: str) -> str:
     return (files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _policy(style: str, script: str) -> str:
+def page_style() -> str:
+    """The style of reports, for other pages that should look alike."""
+    return _file("page.css")
+
+
+def content_policy(style: str, script: str) -> str:
     """The content policy: load nothing, and run this style and script only."""
     return f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
 

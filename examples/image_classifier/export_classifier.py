@@ -1,0 +1,100 @@
+"""Export an image classifier from a Hugging Face checkpoint folder to ONNX, by torch.onnx.
+
+    python export_classifier.py CHECKPOINT -o model.onnx
+
+CHECKPOINT is a folder with config.json, model.safetensors and preprocessor_config.json, as `save_pretrained` writes it.
+Run this where torch, transformers and onnx are installed; trnrt needs neither torch nor transformers. The file names
+its classes, and where the preprocessing is a plain resize, it says that, too: then `trnrt run` and `trnrt serve` take
+photos as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+OPSET = 18
+BILINEAR = 2  # PIL's number, which preprocessor_config.json uses
+
+
+def main() -> None:
+    """Read the folder, and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("-o", "--output", type=Path, default=Path("model.onnx"))
+    arguments = parser.parse_args()
+    export(arguments.checkpoint, arguments.output)
+    print(f"wrote {arguments.output}")
+
+
+def export(checkpoint: Path, output: Path) -> None:
+    """Write the model with any number of rows, its classes and, if it is plain, its preprocessing."""
+    import onnx
+    import torch
+    from transformers import AutoModelForImageClassification
+
+    model = AutoModelForImageClassification.from_pretrained(checkpoint, local_files_only=True).eval()
+    processor = json.loads((checkpoint / "preprocessor_config.json").read_text(encoding="utf-8"))
+    height, width = input_size(processor)
+
+    class Logits(torch.nn.Module):  # type: ignore[misc]
+        """The model's logits alone."""
+
+        def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+            """Scores (rows, classes) of pixels (rows, 3, height, width)."""
+            return model(pixel_values=pixel_values).logits
+
+    torch.onnx.export(
+        Logits().eval(),
+        (torch.zeros(2, 3, height, width),),
+        str(output),
+        input_names=["pixel_values"],
+        output_names=["logits"],
+        dynamic_shapes={"pixel_values": {0: torch.export.Dim("batch")}},
+        opset_version=OPSET,
+        external_data=False,
+        dynamo=True,
+    )
+    written = onnx.load(output)
+    names = model.config.id2label
+    labels = json.dumps([names[index] for index in range(len(names))])
+    onnx.helper.set_model_props(written, {"labels": labels, **image_metadata(processor)})
+    onnx.save(written, output)
+
+
+def input_size(processor: dict[str, Any]) -> tuple[int, int]:
+    """The height and width of the pixels that the model takes."""
+    size = processor["size"]
+    if processor.get("do_center_crop"):
+        size = processor.get("crop_size") or size
+    if isinstance(size, int):
+        return size, size
+    side = size.get("shortest_edge")
+    return size.get("height", side), size.get("width", side)
+
+
+def image_metadata(processor: dict[str, Any]) -> dict[str, str]:
+    """What trnrt reads of pictures, where it is all that the processor does: resize, scale and normalise.
+
+    Empty for other resampling and for crops; then classify.py prepares photos.
+    """
+    size = processor["size"]
+    plain = isinstance(size, dict) and "height" in size and not processor.get("do_center_crop")
+    if not plain or processor.get("resample", BILINEAR) != BILINEAR or not processor.get("do_resize", True):
+        return {}
+    normal = processor.get("do_normalize", True)
+    mean, std = (processor["image_mean"], processor["image_std"]) if normal else ([0.0], [1.0])
+    scale = processor.get("rescale_factor", 1 / 255) if processor.get("do_rescale", True) else 1.0
+    return {
+        "image.layout": "NCHW",
+        "image.color": "RGB",
+        "image.scale": repr(scale),
+        "image.mean": ",".join(map(repr, mean)),
+        "image.std": ",".join(map(repr, std)),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What detectors and segmenters say of pictures, in the answers of ``/predict``.
+
+The query's ``draw`` chooses: "auto" reads boxes or masks where their form is sure, "boxes" and "mask" insist on them,
+"none" answers with the raw outputs. ``min_score`` is the least score of a box.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from starlette.datastructures import QueryParams
+
+from trnrt.inputs.fitting import Placement
+from trnrt.inputs.images import Recipe
+from trnrt.serve.hosting.description import Description
+from trnrt.serve.http.protocol import RequestError
+from trnrt.serve.http.tensors import value_text
+from trnrt.vision.finding import Finding, Limits
+from trnrt.vision.reading import find_all, finding_document, rule_text
+from trnrt.vision.recognising import KINDS, Recognised, recognise
+
+Array = NDArray[Any]
+
+CHOICES = ("auto", *KINDS, "none")
+MASK_SIDE = 640
+"""The most pixels of a mask's longer side: the page shows no more."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the query asks for."""
+
+    draw: str = CHOICES[0]
+    limits: Limits = field(default_factory=Limits)
+
+
+def choice_of(query: QueryParams) -> Choice:
+    """The query's choice; RequestError for a value that is none."""
+    draw, score = query.get("draw", CHOICES[0]), query.get("min_score")
+    if draw not in CHOICES:
+        raise RequestError(f"draw is {value_text(draw)}; it is {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
+    if score is None:
+        return Choice(draw)
+    try:
+        least = float(score)
+    except ValueError:
+        least = math.nan
+    if not 0 <= least <= 1:
+        raise RequestError(f"min_score is {value_text(score)}; it is a number of 0 to 1")
+    return Choice(draw, Limits(least))
+
+
+def drawable(described: Description, how: Recipe, choice: Choice) -> Recognised | None:
+    """How a model's outputs are read for this choice; None for raw outputs.
+
+    RequestError if the choice insists on what is not recognised.
+    """
+    if choice.draw == "none":
+        return None
+    asked = None if choice.draw == "auto" else choice.draw
+    outputs = [meta.info for meta in described.outputs]
+    found = recognise(outputs, described.metadata, described.labels or (), (how.height, how.width), asked)
+    if found is None and asked:
+        raise RequestError(
+            f"draw is {asked}, and the model's outputs are nothing like it; draw=none gives them as they are"
+        )
+    return found if asked or (found is not None and found.sure) else None
+
+
+def drawn_answer(
+    outputs: Mapping[str, Array],
+    found: Recognised,
+    placements: Sequence[Placement],
+    described: Description,
+    limits: Limits,
+) -> dict[str, Any]:
+    """The answer's part for pictures: one prediction each. Call it off the event loop."""
+    findings = find_all(outputs, found, placements, described.labels or (), limits)
+    return {
+        "kind": found.kind,
+        "rule": rule_text(outputs, found),
+        "predictions": [finding_document(finding) | {"mask": _mask_document(finding)} for finding in findings],
+    }
+
+
+def _mask_document(finding: Finding) -> dict[str, Any] | None:
+    """The mask as a grey PNG in base64: k + 1 where the entry k of ``boxes`` or ``classes`` is, else 0."""
+    width, height = finding.placement.size
+    factor = min(1.0, MASK_SIDE / max(width, height))
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    mask = finding.mask_of(size)
+    if mask is None:
+        return None
+    written = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(mask)).save(written, "PNG")
+    return {"width": size[0], "height": size[1], "png": base64.b64encode(written.getvalue()).decode("ascii")}

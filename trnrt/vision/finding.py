@@ -1,0 +1,94 @@
+"""What a model found in one picture, in the picture's own coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trnrt.inputs.fitting import Placement
+from trnrt.vision.recognising import Recognised
+
+Array = NDArray[Any]
+
+MOST = 255
+"""Boxes or classes of one picture: a mask has a byte for each pixel, and 0 is none of them."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which boxes count: at least ``score``; of a class, no two with more than ``overlap`` of their union in common.
+
+    ultralytics' own defaults. Only models that leave it to the reader are held to ``overlap``.
+    """
+
+    score: float = 0.25
+    overlap: float = 0.7
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box: left, top, right and bottom in pixels of the picture; ``index``: its class."""
+
+    corners: tuple[float, float, float, float]
+    score: float
+    index: int
+    label: str | None
+
+
+@dataclass(frozen=True)
+class Region:
+    """A class of a mask, and its share of the picture's pixels."""
+
+    index: int
+    label: str | None
+    share: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is in a picture: boxes, the highest score first, or regions, the largest first.
+
+    ``mask``: uint8 (h, w) over the model's input: k + 1 where the box or region k is, 0 elsewhere; None without masks.
+    """
+
+    placement: Placement
+    boxes: tuple[Box, ...] = ()
+    regions: tuple[Region, ...] = ()
+    mask: Array | None = None
+
+    def mask_of(self, size: tuple[int, int]) -> Array | None:
+        """The mask over the whole picture, resized to ``size`` (width, height): uint8 (height, width)."""
+        return None if self.mask is None else sample_mask(self.mask, self.placement, size)
+
+
+def sample_mask(mask: Array, place: Placement, size: tuple[int, int]) -> Array:
+    """A mask over the model's input as one of ``size`` (width, height) over the picture: the nearest values.
+
+    What the model didn't see (a cropped margin) is 0.
+    """
+    columns, rows = (_sources(mask.shape[1 - dim], place, dim, size[dim]) for dim in (0, 1))
+    sampled: Array = np.pad(mask, 1)[np.ix_(rows, columns)]
+    return sampled
+
+
+def _sources(count: int, place: Placement, dim: int, size: int) -> Array:
+    """For each of ``size`` pixels along a side of the picture: the mask's row or column + 1, 0 outside of the input."""
+    points = (np.arange(size) + 0.5) * (place.size[dim] / size) * place.scale[dim] + place.offset[dim]
+    places = np.floor(points * (count / place.input_size[dim])).astype(np.int64)
+    return np.where((places >= 0) & (places < count), places + 1, 0)
+
+
+def label_of(index: int, labels: Sequence[str]) -> str | None:
+    """The name of a class, if the model has one for it."""
+    return labels[index] if 0 <= index < len(labels) else None
+
+
+def row_of(outputs: Mapping[str, Array], found: Recognised, role: str, row: int) -> Array:
+    """An output that is read, for one picture of the batch, in float32."""
+    array = outputs[found.parts[role]]
+    one: Array = np.asarray(array[row] if array.ndim > 0 else array, np.float32)
+    return one

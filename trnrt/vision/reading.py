@@ -1,0 +1,62 @@
+"""What a recognised model found in each picture of a run, and that as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trnrt.inputs.fitting import Placement
+from trnrt.vision.boxes import find_boxes
+from trnrt.vision.finding import Array, Finding, Limits
+from trnrt.vision.masks import find_regions, threshold_text
+from trnrt.vision.painting import color_text
+from trnrt.vision.recognising import Recognised
+
+
+def find_all(
+    outputs: Mapping[str, Array],
+    found: Recognised,
+    placements: Sequence[Placement],
+    labels: Sequence[str],
+    limits: Limits,
+) -> list[Finding]:
+    """What is in each picture of a batch; ``placements`` has one for each."""
+    with np.errstate(all="ignore"):  # NaN and infinity are no boxes
+        if found.kind == "mask":
+            return [find_regions(outputs, row, found, place, labels) for row, place in enumerate(placements)]
+        return [find_boxes(outputs, row, found, place, labels, limits) for row, place in enumerate(placements)]
+
+
+def rule_text(outputs: Mapping[str, Array], found: Recognised) -> str:
+    """By which rule the outputs are read, with what their values add to it."""
+    return f"{found.rule}; {threshold_text(outputs, found)}" if found.form == "threshold" else found.rule
+
+
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """A finding as JSON: the picture's size, and its boxes or classes with their colours."""
+    width, height = finding.placement.size
+    return {
+        "width": width,
+        "height": height,
+        "boxes": [
+            {
+                "class": box.index,
+                "label": box.label,
+                "score": round(box.score, 6),
+                "box": [round(corner, 2) for corner in box.corners],
+                "color": color_text(box.index),
+            }
+            for box in finding.boxes
+        ],
+        "classes": [
+            {
+                "class": region.index,
+                "label": region.label,
+                "share": round(region.share, 6),
+                "color": color_text(region.index),
+            }
+            for region in finding.regions
+        ],
+    }
