@@ -1,14 +1,15 @@
 """Attention: the scores of queries and keys, their softmax, and the values weighted with it, without HBM between.
 
     features (heads side by side on the partitions): q, k
-    tensor: q @ k.T -> PSUM (queries, heads, keys) -> vector: largest of each row -> scalar: exp
-    tensor: transposed, head by head -> (keys, heads, queries); times v, and times 1 -> PSUM (heads * size, queries)
-    vector: one over the other -> features (heads * size, queries); or rows (queries, heads * size)
+    tensor: q @ k.T -> PSUM (queries, heads, keys) -> vector: largest of each row -> scalar: exp -> SBUF, float32
+    vector: sums -> scalar: over the sums -> tensor: transposed, head by head -> PSUM (keys, heads, queries) -> SBUF
+    tensor: times v -> PSUM -> features (heads * size, queries); or rows (queries, heads * size)
 
-Queries are on the partitions, up to 128 of one item of the batch at a time. The tensor engine adds the exponentials up,
-as the vector engine has most to do; they are divided by their sum after the second product, where there are fewer
-numbers. Scores stay in PSUM if a head's fit a bank and nothing is added
-to them; else the vector engine brings them to SBUF, with the mask.
+Queries are on the partitions, up to 128 of one item of the batch at a time. trn1's vector and scalar engine take turns
+at PSUM, which bounds the time there: so sums and quotients are computed in SBUF, and the scalar engine, which has the
+faster clock, brings the rest out of PSUM. From trn2 on, the tensor engine adds up many keys of 16 bits, and the results
+are divided by their sums. Scores stay in PSUM if a head's fit a bank and nothing is added to them; else the vector
+engine brings them to SBUF, with the mask.
 """
 
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from typing import Any
 from trnrt.kernels.attention_operands import (
     READABLE_HEADS,
     count_head_rows,
+    evacuate_psum,
     load_masks,
     load_value_rows,
     store_heads,
     take_columns_from,
+    take_keys,
     turn_heads,
 )
 from trnrt.kernels.common import ceil_div, is_hbm_tensor, item_bytes
@@ -36,15 +39,20 @@ MAX_VALUE_SIZE = 512
 # Bytes per partition of scores in SBUF, and of the keys, and the values, of as many heads as are held at once.
 SCORE_BYTES = 16 * 1024
 HELD_BYTES = 24 * 1024
-# Banks of scores of a group: the scores of the next one need as many, and the products behind them the rest.
-SCORE_BANKS = 2
+# The most banks of scores of a group, and with results divided, whose sums take banks, too. ViT-B/16 of two layers at
+# batch 8 on trn1, predicted: 1 takes 3 % more, 2 the same. Attention to 512 keys on trn2, divided late: 1 takes 13 %
+# more, 3 takes 19 %.
+SCORE_BANKS, LATE_SCORE_BANKS = 3, 2
 # Smaller than the negated largest of a row in which every key is masked.
 _FINITE = 3e38
 # What the tensor engine adds to hide a key, where a product with infinity would be NaN: the scores are lost beside it.
 # Of a row with the largest below half of it, all keys are hidden. float16 ends at 65504.
 _HIDDEN, _HIDDEN_HALF = -1e30, -6e4
-# Added to the sum of such a row, which is 0; float16 has nothing smaller.
-_LEAST, _LEAST_HALF = 1e-30, 6e-8
+# Added to all sums: that of such a row is 0, every other one is at least 1.
+_LEAST = 1e-30
+# Keys of 16 bits from which on trn2 and later divide the results, in place of the exponentials. Two layers on trn2,
+# predicted: with 197 keys (ViT-B/16, batch 8) that takes 2 % less time, with 128 (BERT-base, batch 16) 2 % more.
+LATE_KEYS = 129
 
 
 def attention_tile_bytes(sizes: tuple[int, int, int, int], item: int, masks: int, brought: int) -> int:
@@ -55,11 +63,9 @@ def attention_tile_bytes(sizes: tuple[int, int, int, int], item: int, masks: int
     brought: how many of queries, keys and values are not on chip as the kernel reads them
     """
     _, keys, heads, size = sizes
-    together = _heads_together(heads, keys, size, item)
+    together = _heads_together(heads, keys, size, item, SCORE_BANKS)
     tiles = ceil_div(keys, nl.tile_size.pmax)
-    group = 2 * together * keys * item + tiles * together * nl.tile_size.pmax * item
-    if keys > nl.tile_size.psum_bank_fmax or (masks > 0 and item == 4):
-        group += together * keys * 4
+    group = together * keys * (4 + item) + tiles * together * nl.tile_size.pmax * item
     held = min(HELD_BYTES, heads * max(keys, tiles * size) * item)
     columns = heads * size * item
     return 2 * (group + masks * keys * item) + brought * 2 * (held + columns) + 2 * columns + 1024
@@ -79,68 +85,75 @@ def attend(
     empty_is_zero: bool = False,
     firsts: tuple[int, int, int] = (0, 0, 0),
     by_rows: bool = False,
+    shared: int = 1,
+    ends: tuple[int, ...] = (),
+    more: Any = None,
 ) -> None:
-    """dst = softmax(scale * q @ k.T + mask) @ v, for each head of each item.
+    """dst = softmax(scale * q @ k.T + mask + more) @ v, for each head of each item.
 
     dst: HBM (N*S, H*E), or SBUF ``features`` (P, B, N*S)
-    q: HBM (N*S, H*D or more), or SBUF ``features`` (P, B, N*S) if D is one of READABLE_HEADS
-    k: HBM (N*T, H*D or more), or SBUF as q
-    v: HBM (N*T, H*E or more), or SBUF ``features`` (P, B, N*T), or ``rows`` (P, B, H*E or more) if T is a multiple of
-        128, and ``by_rows``; all of one dtype
+    q: HBM (N*S, H*D or more), or (N, H, S, D); or SBUF ``features`` (P, B, N*S) if D is one of READABLE_HEADS
+    k: HBM (N*T, K*D or more), or (N, K, T, D); or SBUF as q
+    v: HBM (N*T, K*E or more), or (N, K, T, E); or SBUF ``features`` (P, B, N*T), or ``rows`` (P, B, K*E or more) if T
+        is a multiple of 128, and ``by_rows``; all of one dtype
     mask: None, or HBM (M, G, R, T) float32: item n and head h add matrix (n % M, h % G); R is S, or 1 for one row
     items: N
     heads, width, size: H, D, E
     scale: the factor of the scores
     empty_is_zero: what a query gets whose keys are all masked by -inf: 0; else NaN
     firsts: the columns of q, k and v from which on they have the heads; in SBUF multiples of 128
+    shared: the heads of queries that share a head of keys and values: K = H / shared; head h uses h // shared. If
+        not 1, q and k are in HBM, or D is 128
+    ends: for each 128 queries, the keys that count: the mask hides all later ones; () if all do
+    more: a second mask
     limits: D <= MAX_HEAD, T <= MAX_KEYS, E <= MAX_VALUE_SIZE
 
     Scores, sums and the quotient are float32. With 16 bits the tensor engine adds a mask, in which -inf becomes -1e30:
     a query whose keys are all masked gets 0, or the mean of the values. On trn1 NaN in one query spreads to the others
     of its item.
 
-    numpy: s = scale * q @ k.T + mask; e = exp(s - s.max(axis=-1, keepdims=True)); e @ v / e.sum(axis=-1, keepdims=True)
+    numpy: s = scale * q @ k.T + mask + more; e = exp(s - s.max(-1, keepdims=True)); e @ v / e.sum(-1, keepdims=True)
     """
     queries, keys = count_head_rows(q) // items, count_head_rows(k) // items
     assert width <= MAX_HEAD, f"attend: heads of {width}; the limit is {MAX_HEAD}"
     assert keys <= MAX_KEYS, f"attend: {keys} keys; the limit is {MAX_KEYS}"
     assert size <= MAX_VALUE_SIZE, f"attend: values of {size}; the limit is {MAX_VALUE_SIZE}"
     q, k, v = take_columns_from(q, firsts[0]), take_columns_from(k, firsts[1]), take_columns_from(v, firsts[2], by_rows)
-    held = _heads_held(heads, keys, width, size, item_bytes(q.dtype))
+    held = shared * _heads_held(heads // shared, keys, width, size, item_bytes(q.dtype))
     turned = not is_hbm_tensor(dst) and size in READABLE_HEADS
-    begun: Any = None
-    ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=q.dtype, buffer=nl.sbuf)
-    nisa.memset(dst=ones_sb, value=1.0)
-    least_sb: Any = None
-    if empty_is_zero:
-        least_sb = nl.ndarray((1, nl.tile_size.psum_bank_fmax), dtype=q.dtype, buffer=nl.sbuf)
-        nisa.memset(dst=least_sb, value=_LEAST_HALF if q.dtype == nl.float16 else _LEAST)
+    begun = Begun(None, None)
+    ones_sb: Any = None
+    if keys >= LATE_KEYS and item_bytes(q.dtype) == 2 and nisa.get_nc_version() >= nisa.nc_version.gen3:
+        ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=q.dtype, buffer=nl.sbuf)
+        nisa.memset(dst=ones_sb, value=1.0)
     unit_sb: Any = None
     if mask is not None and _adds_by_product(q.dtype):
         unit_sb = unit_matrix(q.dtype)
     for n in range(items):
         for h0 in range(0, heads, held):
             h1 = min(heads, h0 + held)
-            k_sb = turn_heads(k, n * keys, keys, width, h0, h1)
-            v_sb = load_value_rows(v, n * keys, keys, size, h0, h1, by_rows)
+            k_sb = turn_heads(k, n * keys, keys, width, h0 // shared, ceil_div(h1, shared), shared)
+            v_sb = load_value_rows(v, n * keys, keys, size, h0 // shared, ceil_div(h1, shared), by_rows)
             for q0 in range(0, queries, nl.tile_size.pmax):
                 q1 = min(queries, q0 + nl.tile_size.pmax)
-                q_sb = turn_heads(q, n * queries + q0, q1 - q0, width, h0, h1)
-                mask_sb = load_masks(mask, n, h0, h1, q0, q1)
+                end = ends[q0 // nl.tile_size.pmax] if len(ends) > 0 else keys
+                q_sb = turn_heads(q, n * queries + q0, q1 - q0, width, h0, h1, shared)
+                mask_sb = load_masks((mask, more), n, (h0, h1), (q0, q1), end)
                 if unit_sb is not None:
                     mask_sb = _limit_mask(mask_sb, scale, q.dtype)
-                block = Block(dst, n * queries + q0, h0, q_sb, k_sb, v_sb, ones_sb, least_sb, turned)
+                used_sb = take_keys(k_sb, h1 - h0, shared, end)
+                block = Block(dst, n * queries + q0, h0, q_sb, used_sb, v_sb, shared, ones_sb, turned)
                 adding = Adding(mask_sb, unit_sb, scale, empty_is_zero)
                 begun = _attend_block(block, adding, begun)
-    _finish_group(begun)
+    _advance(_advance(begun, None), None)
 
 
 @dataclass
 class Block(nl.NKIObject):
     """Up to 128 queries of an item and some of its heads, from row ``row`` and head ``head`` on.
 
-    ``q_sb``, ``k_sb``: queries and keys (width, rows) of each head; ``v_sb``: values (P, T/128, heads, size).
-    ``ones_sb`` (128, 128), and ``least_sb`` (1, 512) to add to the sums, if that is needed. ``turned``: the result's
+    ``q_sb``, ``k_sb``: queries and keys (width, rows) of each head; ``v_sb``: values (P, T/128, heads / shared, size).
+    ``ones_sb`` (128, 128) if results are divided by the sums, None if exponentials are. ``turned``: the result's
     features are on the partitions."""
 
     dst: nl.NkiTensor
@@ -149,13 +162,17 @@ class Block(nl.NKIObject):
     q_sb: Any
     k_sb: Any
     v_sb: nl.NkiTensor
-    ones_sb: nl.NkiTensor
-    least_sb: Any
+    shared: int
+    ones_sb: Any
     turned: bool
 
     def rows(self) -> int:
         """The number of queries."""
         return int(self.q_sb[0].shape[1])
+
+    def values(self, keys: int, tile: int, head: int) -> nl.NkiTensor:
+        """The values (keys, size) of a tile of up to 128 keys."""
+        return self.v_sb[0:keys, tile, head // self.shared, :]
 
 
 @dataclass
@@ -179,14 +196,35 @@ class Adding(nl.NKIObject):
 
 @dataclass
 class Group(nl.NKIObject):
-    """Heads ``first`` to ``end`` of a block whose exponentials (queries, heads, keys) are there. ``y_sb``: the block's
-    rows so far, unless the result is turned."""
+    """Heads ``first`` to ``end`` of a block. ``y_sb``: the block's rows so far, unless the result is turned.
+
+    ``scores``: PSUM tiles (queries, heads of a bank, keys), or none if ``exp_sb`` (queries, heads, keys) has them. An
+    exponential is that of a score times ``factor`` plus ``shift_sb`` (queries, heads)."""
 
     block: Block
     first: int
     end: int
-    exp_sb: nl.NkiTensor
     y_sb: Any
+    scores: list[nl.NkiTensor]
+    exp_sb: Any
+    shift_sb: nl.NkiTensor
+    factor: float
+
+
+@dataclass
+class Weighed(nl.NKIObject):
+    """A group whose weights (queries, heads, keys) are there: exponentials, over their sums unless results are."""
+
+    group: Group
+    weights_sb: nl.NkiTensor
+
+
+@dataclass
+class Begun(nl.NKIObject):
+    """The groups under way: one whose scores are there, and the ``Weighed`` one before it; or None."""
+
+    scored: Any
+    weighed: Any
 
 
 def _heads_held(heads: int, keys: int, width: int, size: int, item: int) -> int:
@@ -199,134 +237,181 @@ def _heads_held(heads: int, keys: int, width: int, size: int, item: int) -> int:
     return min(heads, max(1, fit // together) * together)
 
 
-def _heads_together(heads: int, keys: int, size: int, item: int) -> int:
+def _heads_together(heads: int, keys: int, size: int, item: int, banks: int) -> int:
     """The number of heads whose scores, transposed exponentials and results are in PSUM at once."""
     transposed = BANK_BYTES // (nl.tile_size.pmax * item)
-    transposed = min(transposed, SCORE_BANKS * max(1, nl.tile_size.psum_bank_fmax // keys))
+    transposed = min(transposed, banks * max(1, nl.tile_size.psum_bank_fmax // keys))
     return max(1, min(min(heads, transposed), min(nl.tile_size.psum_bank_fmax // size, SCORE_BYTES // (keys * 4))))
 
 
-def _attend_block(block: Block, adding: Adding, begun: Any) -> Any:
-    """Attend one block, some heads at a time, and return the last group, to be finished.
+def _fit_blocks(together: int, each: int) -> int:
+    """At most ``together`` heads: whole blocks of ``each``, or a number that divides one, a power of 2."""
+    if together >= each:
+        return together // each * each
+    while each > together:
+        each = each // 2
+    return each
 
-    The group before, ``begun``, is finished once the exponentials of the next one are on their way, so that the tensor
-    engine doesn't wait for them."""
-    heads, size = block.v_sb.shape[2], block.v_sb.shape[3]
+
+def _attend_block(block: Block, adding: Adding, begun: Begun) -> Begun:
+    """Attend one block, some heads at a time, and return the last groups, to be finished."""
+    heads, size = len(block.q_sb), block.v_sb.shape[3]
     rows, keys = block.rows(), block.k_sb[0].shape[1]
     y_sb: Any = None
     if not block.turned:
         y_sb = nl.ndarray((rows, heads, size), dtype=block.dst.dtype, buffer=nl.sbuf)
-    together = _heads_together(heads, keys, size, item_bytes(block.v_sb.dtype))
+    banks = SCORE_BANKS if block.ones_sb is None else LATE_SCORE_BANKS
+    together = _heads_together(heads, keys, size, item_bytes(block.v_sb.dtype), banks)
+    if block.turned:
+        together = _fit_blocks(together, nl.tile_size.pmax // size)
     for g0 in range(0, heads, together):
         g1 = min(heads, g0 + together)
-        exp_sb = nl.ndarray((rows, g1 - g0, keys), dtype=block.v_sb.dtype, buffer=nl.sbuf)
-        _weigh_keys(exp_sb, block.q_sb[g0:g1], block.k_sb[g0:g1], adding.part(g0, g1))
-        if begun is not None:
-            _finish_group(begun)
-        begun = Group(block, g0, g1, exp_sb, y_sb)
+        begun = _advance(begun, _score_group(block, g0, g1, y_sb, adding.part(g0, g1)))
     return begun
 
 
-def _finish_group(group: Group) -> None:
-    """Multiply a group's exponentials with the values, and divide by their sums; the last group stores the block."""
-    block = group.block
-    weights = _turn_weights(group.exp_sb)
+def _advance(begun: Begun, scored: Any) -> Begun:
+    """Add a group, or None, to those under way. Three groups are, each a stage further than the next, so that engines
+    seldom wait for each other.
+
+    BERT of two layers at batch 16 on trn2, predicted: two groups take 2 % more, and the last stage first 1 %."""
+    weighed: Any = None
+    if begun.scored is not None:
+        weighed = _weigh_keys(begun.scored)
+    if begun.weighed is not None:
+        _finish_group(begun.weighed)
+    return Begun(scored, weighed)
+
+
+def _finish_group(weighed: Weighed) -> None:
+    """Multiply a group's weights with the values; the last group stores the block."""
+    group, block = weighed.group, weighed.group.block
+    weights = _turn_weights(weighed.weights_sb)
     if block.turned:
-        _weigh_turned(group, weights)
+        _multiply_turned(group, weights)
         return
-    heads, size = block.v_sb.shape[2], block.v_sb.shape[3]
+    heads, size = len(block.q_sb), block.v_sb.shape[3]
     rows, count = block.rows(), group.end - group.first
-    sum_psum = nl.ndarray((rows, count, size), dtype=nl.float32, buffer=nl.psum)
-    total_psum = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.psum)
-    if block.least_sb is not None:
-        ones, least = block.ones_sb[0:1, 0:rows], block.least_sb[:, 0:count]
-        nisa.nc_matmul(dst=total_psum, stationary=ones, moving=least, accumulate=False)
+    y_psum = nl.ndarray((rows, count, size), dtype=nl.float32, buffer=nl.psum)
+    sum_psum: Any = None
+    if block.ones_sb is not None:
+        sum_psum = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.psum)
     for g in range(count):
         for t in range(len(weights)):
             part = weights[t][:, g, :]
-            keys = part.shape[0]
-            values, ones = block.v_sb[0:keys, t, group.first + g, :], block.ones_sb[0:keys, 0:1]
-            more = t > 0 or block.least_sb is not None
-            nisa.nc_matmul(dst=sum_psum[:, g, :], stationary=part, moving=values, accumulate=t > 0)
-            nisa.nc_matmul(dst=total_psum[:, g : g + 1], stationary=part, moving=ones, accumulate=more)
-    rate_sb = nl.ndarray((rows, count), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.reciprocal(dst=rate_sb, data=total_psum)
-    rate = rate_sb.expand_dim(2).broadcast(2, size)
-    nisa.tensor_tensor(dst=group.y_sb[:, group.first : group.end, :], data1=sum_psum, data2=rate, op=nl.multiply)
+            values = block.values(part.shape[0], t, group.first + g)
+            nisa.nc_matmul(dst=y_psum[:, g, :], stationary=part, moving=values, accumulate=t > 0)
+            if sum_psum is not None:
+                ones = block.ones_sb[0 : part.shape[0], 0:1]
+                nisa.nc_matmul(dst=sum_psum[:, g : g + 1], stationary=part, moving=ones, accumulate=t > 0)
+    dst = group.y_sb[:, group.first : group.end, :]
+    if sum_psum is None:
+        evacuate_psum(dst, y_psum, 1)
+    else:
+        rate = _invert(sum_psum).expand_dim(2).broadcast(2, size)
+        nisa.tensor_tensor(dst=dst, data1=y_psum, data2=rate, op=nl.multiply)
     if group.end == heads:
         store_heads(block.dst, group.y_sb.flatten_dims(1, 2), block.row, block.head * size)
 
 
-def _weigh_turned(group: Group, weights: list[nl.NkiTensor]) -> None:
-    """The result's features (heads * size, queries): values times exponentials, over the sums that a product with ones
-    gives on each of their partitions."""
+def _multiply_turned(group: Group, weights: list[nl.NkiTensor]) -> None:
+    """The result's features (heads * size, queries): values times weights. A group of fewer heads than a block of 128
+    features has may start within it."""
     block = group.block
     size, rows, count = block.v_sb.shape[3], block.rows(), group.end - group.first
     each = nl.tile_size.pmax // size
-    blocks = ceil_div(count, each)
-    parts = min(count, each) * size
-    sum_psum = nl.ndarray((parts, blocks, rows), dtype=nl.float32, buffer=nl.psum)
-    total_psum = nl.ndarray((parts, blocks, rows), dtype=nl.float32, buffer=nl.psum)
-    for b in range(blocks):
-        if block.least_sb is not None:
-            used = min(each, count - b * each) * size
-            ones, least = block.ones_sb[0:1, 0:used], block.least_sb[:, 0:rows]
-            nisa.nc_matmul(dst=total_psum[0:used, b, :], stationary=ones, moving=least, accumulate=False)
+    before = (block.head + group.first) % each
+    blocks = ceil_div(before + count, each)
+    shape = (nl.tile_size.pmax, blocks, rows)
+    y_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
+    sum_psum: Any = None
+    if block.ones_sb is not None:
+        sum_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
     for g in range(count):
-        first = g % each * size
+        first, b = (before + g) % each * size, (before + g) // each
         for t in range(len(weights)):
             part = weights[t][:, g, :]
-            keys = part.shape[0]
-            values, ones = block.v_sb[0:keys, t, group.first + g, :], block.ones_sb[0:keys, 0:size]
-            place = sum_psum[first : first + size, g // each, :]
-            total = total_psum[first : first + size, g // each, :]
-            more = t > 0 or block.least_sb is not None
+            values = block.values(part.shape[0], t, group.first + g)
+            place = y_psum[first : first + size, b, :]
             nisa.nc_matmul(dst=place, stationary=values, moving=part, accumulate=t > 0)
-            nisa.nc_matmul(dst=total, stationary=ones, moving=part, accumulate=more)
-    first = (block.head + group.first) * size // nl.tile_size.pmax
-    whole = count // each
-    dst = block.dst[:, first : first + blocks, block.row : block.row + rows]
+            if sum_psum is not None:
+                total, ones = sum_psum[first : first + size, b, :], block.ones_sb[0 : part.shape[0], 0:size]
+                nisa.nc_matmul(dst=total, stationary=ones, moving=part, accumulate=t > 0)
+    b0 = (block.head + group.first) // each
+    dst = block.dst[:, b0 : b0 + blocks, block.row : block.row + rows]
+    p0 = before * size
+    whole = (before + count) // each
     if whole > 0:
-        _divide(dst[0:parts, 0:whole], sum_psum[:, 0:whole], total_psum[:, 0:whole])
+        p1 = nl.tile_size.pmax // size * size
+        _store_quotients(dst[p0:p1, 0:whole], y_psum[p0:p1, 0:whole], sum_psum, p0, 0)
     if whole < blocks:
-        rest = (count - whole * each) * size
-        _divide(dst[0:rest, whole], sum_psum[0:rest, whole], total_psum[0:rest, whole])
+        p1 = (before + count - whole * each) * size
+        _store_quotients(dst[p0:p1, whole:blocks], y_psum[p0:p1, whole:blocks], sum_psum, p0, whole)
 
 
-def _divide(dst: nl.NkiTensor, sum_psum: nl.NkiTensor, total_psum: nl.NkiTensor) -> None:
-    """dst = sum_psum / total_psum. An instruction reads one input from PSUM at most: the reciprocals go to SBUF."""
-    rate_sb = nl.ndarray(total_psum.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.reciprocal(dst=rate_sb, data=total_psum)
-    nisa.tensor_tensor(dst=dst, data1=sum_psum, data2=rate_sb, op=nl.multiply)
+def _store_quotients(dst: nl.NkiTensor, y_psum: nl.NkiTensor, sum_psum: Any, p0: int, b0: int) -> None:
+    """dst (P, blocks, queries) = y_psum over sum_psum from partition ``p0`` and block ``b0`` on, if that isn't None."""
+    if sum_psum is None:
+        evacuate_psum(dst, y_psum, 1)
+        return
+    rate_sb = _invert(sum_psum[p0 : p0 + y_psum.shape[0], b0 : b0 + y_psum.shape[1]])
+    nisa.tensor_tensor(dst=dst, data1=y_psum, data2=rate_sb, op=nl.multiply)
 
 
-def _weigh_keys(exp_sb: nl.NkiTensor, q_sb: list[nl.NkiTensor], k_sb: list[nl.NkiTensor], adding: Adding) -> None:
-    """exp_sb (queries, heads, keys) = the exponentials of the scores relative to the largest of their row."""
-    rows, heads, keys = exp_sb.shape
+def _invert(sums: nl.NkiTensor) -> nl.NkiTensor:
+    """1 / sums, in SBUF; of a sum of 0 it is finite."""
+    rate_sb = nl.ndarray(sums.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=rate_sb, data=sums, op0=nl.add, operand0=_LEAST, op1=nl.power, operand1=-1.0)
+    return rate_sb
+
+
+def _score_group(block: Block, g0: int, g1: int, y_sb: Any, adding: Adding) -> Group:
+    """The scores of heads ``g0`` to ``g1``, and the shift that makes the largest of each row 0."""
+    rows, heads, keys = block.rows(), g1 - g0, block.k_sb[0].shape[1]
+    dtype = block.v_sb.dtype
     by_product = adding.unit_sb is not None
     in_psum = (adding.mask_sb is None or by_product) and keys <= nl.tile_size.psum_bank_fmax
-    score_sb: Any = None
-    if not in_psum:
-        score_sb = nl.ndarray((rows, heads, keys), dtype=nl.float32, buffer=nl.sbuf)
-    parts = _score_keys(score_sb, q_sb, k_sb, adding)
+    exp_sb: Any = None
+    if not in_psum or block.ones_sb is None:
+        exp_sb = nl.ndarray((rows, heads, keys), dtype=nl.float32, buffer=nl.sbuf)
+    scores = _score_keys(None if in_psum else exp_sb, block.q_sb[g0:g1], block.k_sb[g0:g1], adding)
     step = max(1, nl.tile_size.psum_bank_fmax // keys)
     shift_sb = nl.ndarray((rows, heads), dtype=nl.float32, buffer=nl.sbuf)
     if in_psum:
-        for i in range(len(parts)):
-            g0 = i * step
-            g1 = min(heads, g0 + step)
-            nisa.tensor_reduce(dst=shift_sb[:, g0:g1], op=nl.maximum, data=parts[i], axis=(2,), negate=True)
+        for i in range(len(scores)):
+            shift = shift_sb[:, i * step : min(heads, (i + 1) * step)]
+            nisa.tensor_reduce(dst=shift, op=nl.maximum, data=scores[i], axis=(2,), negate=True)
     else:
-        nisa.tensor_reduce(dst=shift_sb, op=nl.maximum, data=score_sb, axis=(2,), negate=True)
-    factor = adding.scale if score_sb is None or by_product or adding.mask_sb is None else 1.0
-    if factor != 1.0:
-        nisa.tensor_scalar(dst=shift_sb, data=shift_sb, op0=nl.multiply, operand0=factor)
+        nisa.tensor_reduce(dst=shift_sb, op=nl.maximum, data=exp_sb, axis=(2,), negate=True)
+    factor = adding.scale if in_psum or by_product or adding.mask_sb is None else 1.0
+    most = -0.5 * factor * _hiding_score(dtype) if by_product else _FINITE
     if adding.empty_is_zero:
-        most = -0.5 * factor * _hiding_score(exp_sb.dtype) if by_product else _FINITE
-        nisa.tensor_scalar(dst=shift_sb, data=shift_sb, op0=nl.minimum, operand0=most)
+        nisa.tensor_scalar(dst=shift_sb, data=shift_sb, op0=nl.multiply, operand0=factor, op1=nl.minimum, operand1=most)
+    elif factor != 1.0:
+        nisa.tensor_scalar(dst=shift_sb, data=shift_sb, op0=nl.multiply, operand0=factor)
+    return Group(block, g0, g1, y_sb, scores, exp_sb, shift_sb, factor)
+
+
+def _weigh_keys(group: Group) -> Weighed:
+    """The exponentials of a group's scores, over their sums unless results are divided."""
+    block, exp_sb, shift_sb = group.block, group.exp_sb, group.shift_sb
+    rows, heads, keys = block.rows(), group.end - group.first, block.k_sb[0].shape[1]
+    step = max(1, nl.tile_size.psum_bank_fmax // keys)
+    weights_sb = nl.ndarray((rows, heads, keys), dtype=block.v_sb.dtype, buffer=nl.sbuf)
+    late = block.ones_sb is not None
     for g in range(heads):
-        score = parts[g // step][:, g % step, :] if in_psum else score_sb[:, g, :]
-        nisa.activation(dst=exp_sb[:, g, :], op=nl.exp, data=score, bias=shift_sb[:, g : g + 1], scale=factor)
+        score = group.scores[g // step][:, g % step, :] if len(group.scores) > 0 else exp_sb[:, g, :]
+        dst, shift = weights_sb[:, g, :] if late else exp_sb[:, g, :], shift_sb[:, g : g + 1]
+        nisa.activation(dst=dst, op=nl.exp, data=score, bias=shift, scale=group.factor)
+    if late:
+        return Weighed(group, weights_sb)
+    sum_sb = nl.ndarray((rows, heads), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_reduce(dst=sum_sb, op=nl.add, data=exp_sb, axis=(2,))
+    rate_sb = _invert(sum_sb)
+    for g in range(heads):
+        rate = rate_sb[:, g : g + 1]
+        nisa.activation(dst=weights_sb[:, g, :], op=nl.copy, data=exp_sb[:, g, :], scale=rate)
+    return Weighed(group, weights_sb)
 
 
 def _score_keys(
@@ -398,17 +483,17 @@ def _hiding_score(dtype: Any) -> float:
     return _HIDDEN if dtype == nl.bfloat16 else _HIDDEN_HALF
 
 
-def _turn_weights(exp_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
-    """(keys, heads, queries) for each 128 keys of exp_sb (queries, heads, keys)."""
-    rows, heads, keys = exp_sb.shape
+def _turn_weights(weights_sb: nl.NkiTensor) -> list[nl.NkiTensor]:
+    """(keys, heads, queries) for each 128 keys of weights_sb (queries, heads, keys)."""
+    rows, heads, keys = weights_sb.shape
     turned = []
     for k0 in range(0, keys, nl.tile_size.pmax):
         size = min(nl.tile_size.pmax, keys - k0)
-        turned_psum = nl.ndarray((size, heads, rows), dtype=exp_sb.dtype, buffer=nl.psum)
+        turned_psum = nl.ndarray((size, heads, rows), dtype=weights_sb.dtype, buffer=nl.psum)
         for g in range(heads):
-            part_sb = exp_sb[:, g, k0 : k0 + size]
+            part_sb = weights_sb[:, g, k0 : k0 + size]
             nisa.nc_transpose(dst=turned_psum[:, g, :], data=part_sb, engine=nisa.engine.tensor)
-        turned_sb = nl.ndarray((size, heads, rows), dtype=exp_sb.dtype, buffer=nl.sbuf)
-        copy(turned_sb, turned_psum, k0 // nl.tile_size.pmax)
+        turned_sb = nl.ndarray((size, heads, rows), dtype=weights_sb.dtype, buffer=nl.sbuf)
+        evacuate_psum(turned_sb, turned_psum, k0 // nl.tile_size.pmax)
         turned.append(turned_sb)
     return turned

@@ -240,10 +240,17 @@ class Piece(nl.NKIObject):
 
 
 def pieces(sizes: list[int], most: int, row_by_row: bool) -> list[Piece]:
-    """The pieces of dimensions: at most 128 partitions of at most ``most`` elements each."""
+    """The pieces of four dimensions: at most 128 partitions of at most ``most`` elements each."""
     outer, images, rows, columns = sizes
     at_once = max(1, min(images, nl.tile_size.pmax // rows))
     found: list[Piece] = []
+    # All rows of an image in one partition, if that takes fewer pieces.
+    if rows * columns <= most and ceil_div(images, nl.tile_size.pmax) < ceil_div(images, at_once):
+        for o in range(outer):
+            for first in range(0, images, nl.tile_size.pmax):
+                count = min(nl.tile_size.pmax, images - first)
+                found.append(Piece(o, (first, count), (0, 1, rows), (0, 1, columns)))
+        return found
     for o in range(outer):
         for first in range(0, images, at_once):
             count = min(at_once, images - first)

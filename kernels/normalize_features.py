@@ -5,6 +5,12 @@
 
 Scale and bias are numbers of a partition then, so that they cost nothing on the way out of PSUM. Groups of up to 512
 rows share these instructions.
+
+Wide rows of bfloat16 in SBUF stay as they are: that leaves PSUM to others, and the next product can start with the
+first block of features. On the way to HBM they are transposed at the end.
+
+    features --tensor: times 1--> PSUM: mean --vector: differences--> SBUF --scalar: squares--> SBUF
+    tensor: squares times 1 -> PSUM: rate -> vector: differences times rate -> SBUF -> scalar: scale, bias
 """
 
 from typing import Any
@@ -15,13 +21,16 @@ from trnrt.nki import nisa, nl
 
 # The most features: rows of float32 and their differences take 48 KiB of a partition for a group.
 MAX_WIDTH = 1536
+# The fewest features of bfloat16 that stay on the partitions. With fewer there is little time to gain.
+LEAST_WIDTH = 512
 # Tiles of rows that share instructions, by their results: a bank of 512 float32.
 _TILES = 4
 
 
 def normalize_features_bytes(columns: int, item: int) -> int:
     """The most bytes per partition that the tiles take, with two groups under way."""
-    return 2 * _TILES * columns * (item + 4 * (item == 4) + item) + 1024
+    constants = nl.tile_size.pmax * 2 + 4 * nl.tile_size.psum_bank_fmax * 2 if item == 2 else 0
+    return 2 * _TILES * columns * (item + 4 + item) + constants + 1024
 
 
 def normalize_features(
@@ -44,13 +53,17 @@ def normalize_features(
     limits: C <= MAX_WIDTH; one of dst and src is in SBUF
 
     The arithmetic is float32. In 32 bits the variance is that of differences from a number near the mean, so that rows
-    far from 0 keep their precision; a row of 16 bits has lost that already.
+    far from 0 keep their precision; a row of 16 bits has lost that already. From LEAST_WIDTH columns of bfloat16 in
+    SBUF on, the squares of the differences are rounded to bfloat16 before they are added; and no NaN spreads.
 
     numpy: m, v = src.mean(axis=1, keepdims=True), src.var(axis=1, keepdims=True);
            (src - m) / sqrt(v + eps) * scale + bias
     """
     rows = src.shape[0] if is_hbm_tensor(src) else src.shape[2]
     assert columns <= MAX_WIDTH, f"normalize_features: rows of {columns} features; the limit is {MAX_WIDTH}"
+    if not is_hbm_tensor(src) and src.dtype == nl.bfloat16 and columns >= LEAST_WIDTH:
+        _normalize_by_sums(dst, src, scale, bias, columns, eps, together)
+        return
     by_column = is_hbm_tensor(dst)
     if by_column:
         scale_sb = load(scale.broadcast(0, min(rows, nl.tile_size.pmax)))
@@ -67,6 +80,115 @@ def normalize_features(
             _store_scaled(dst, unit_sb, scale_sb, bias_sb, r0)
         else:
             _turn_scaled(dst, unit_sb, scale_sb, bias_sb, r0)
+
+
+def _normalize_by_sums(
+    dst: nl.NkiTensor,
+    src: nl.NkiTensor,
+    scale: nl.NkiTensor,
+    bias: nl.NkiTensor,
+    columns: int,
+    eps: float,
+    together: int,
+) -> None:
+    """normalize_features of bfloat16 in SBUF, whose features stay on the partitions: a product with ones gives their
+    sum on each partition. The sums of squares aren't divided by ``columns``; the scale makes up for it."""
+    scale_sb, bias_sb = _load_by_feature(scale, columns), _load_by_feature(bias, columns)
+    factor_sb = nl.ndarray(scale_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=factor_sb, data=scale_sb, op0=nl.multiply, operand0=columns**0.5)
+    ones_sb = nl.ndarray((nl.tile_size.pmax, nl.tile_size.pmax), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.memset(dst=ones_sb, value=1.0)
+    rows = src.shape[2]
+    if is_hbm_tensor(dst):
+        groups = _divide_rows(rows, together)
+        for i in range(len(groups)):
+            r0, size, count = groups[i]
+            r1 = r0 + size * count
+            y_sb = nl.ndarray((nl.tile_size.pmax, src.shape[1], r1 - r0), dtype=dst.dtype, buffer=nl.sbuf)
+            _normalize_group(y_sb, src[:, :, r0:r1], ones_sb, factor_sb, bias_sb, columns, eps)
+            for t in range(count):
+                _store_by_row(dst[r0 + t * size : r0 + (t + 1) * size], y_sb[:, :, t * size : (t + 1) * size])
+        return
+    for r0 in range(0, rows, nl.tile_size.psum_bank_fmax):
+        r1 = min(rows, r0 + nl.tile_size.psum_bank_fmax)
+        _normalize_group(dst[:, :, r0:r1], src[:, :, r0:r1], ones_sb, factor_sb, bias_sb, columns, eps)
+
+
+def _normalize_group(
+    y_sb: nl.NkiTensor,
+    x_sb: nl.NkiTensor,
+    ones_sb: nl.NkiTensor,
+    factor_sb: nl.NkiTensor,
+    bias_sb: nl.NkiTensor,
+    columns: int,
+    eps: float,
+) -> None:
+    """y_sb (P, B, rows) = x_sb (P, B, rows), normalised, of up to 512 rows."""
+    d_sb = _subtract_mean(x_sb, ones_sb, columns)
+    rate_psum = _sum_squares(d_sb, ones_sb, columns)
+    nisa.tensor_scalar(dst=rate_psum, data=rate_psum, op0=nl.add, operand0=columns * eps, op1=nl.power, operand1=-0.5)
+    for b in range(d_sb.shape[1]):
+        parts = block_rows(columns, b)
+        unit_sb = nl.ndarray((parts, d_sb.shape[2]), dtype=y_sb.dtype, buffer=nl.sbuf)
+        nisa.tensor_tensor(dst=unit_sb, data1=d_sb[0:parts, b, :], data2=rate_psum[0:parts, :], op=nl.multiply)
+        scale, bias = factor_sb[0:parts, b : b + 1], bias_sb[0:parts, b : b + 1]
+        nisa.activation(dst=y_sb[0:parts, b, :], op=nl.copy, data=unit_sb, scale=scale, bias=bias)
+
+
+def _load_by_feature(numbers: nl.NkiTensor, columns: int) -> nl.NkiTensor:
+    """A number of each feature in SBUF (P, B), from there or HBM, or from HBM (1, C)."""
+    blocks = ceil_div(columns, nl.tile_size.pmax)
+    if not is_hbm_tensor(numbers):
+        return numbers
+    if numbers.shape[0] != 1:
+        return load(numbers)
+    numbers_sb = nl.ndarray((nl.tile_size.pmax, blocks), dtype=nl.float32, buffer=nl.sbuf)
+    for b in range(blocks):
+        parts, first = block_rows(columns, b), b * nl.tile_size.pmax
+        column = numbers[:, first : first + parts].permute((1, 0))
+        nisa.dma_copy(dst=numbers_sb[0:parts, b : b + 1], src=column)
+    return numbers_sb
+
+
+def _store_by_row(dst: nl.NkiTensor, y_sb: nl.NkiTensor) -> None:
+    """dst, HBM (R, C) = y_sb (P, B, R)."""
+    size, columns = dst.shape
+    parts = _row_parts(y_sb, 0, size, columns)
+    rows_sb = nl.ndarray((size, columns), dtype=dst.dtype, buffer=nl.sbuf)
+    c0 = 0
+    for part in parts:
+        c1 = c0 + part.shape[1]
+        nisa.activation(dst=rows_sb[:, c0:c1], op=nl.copy, data=part)
+        c0 = c1
+    nisa.dma_copy(dst=dst, src=rows_sb)
+
+
+def _subtract_mean(x_sb: nl.NkiTensor, ones_sb: nl.NkiTensor, columns: int) -> nl.NkiTensor:
+    """x_sb (P, B, rows) less the mean of each row, float32."""
+    rows, blocks = x_sb.shape[2], ceil_div(columns, nl.tile_size.pmax)
+    mean_psum = nl.ndarray((nl.tile_size.pmax, rows), dtype=nl.float32, buffer=nl.psum)
+    for b in range(blocks):
+        parts = block_rows(columns, b)
+        nisa.nc_matmul(dst=mean_psum, stationary=ones_sb[0:parts], moving=x_sb[0:parts, b, :], accumulate=b > 0)
+    nisa.activation(dst=mean_psum, op=nl.copy, data=mean_psum, scale=1.0 / columns)
+    d_sb = nl.ndarray((nl.tile_size.pmax, blocks, rows), dtype=nl.float32, buffer=nl.sbuf)
+    for b in range(blocks):
+        parts = block_rows(columns, b)
+        part_sb = x_sb[0:parts, b, :]
+        nisa.tensor_tensor(dst=d_sb[0:parts, b, :], data1=part_sb, data2=mean_psum[0:parts, :], op=nl.subtract)
+    return d_sb
+
+
+def _sum_squares(d_sb: nl.NkiTensor, ones_sb: nl.NkiTensor, columns: int) -> nl.NkiTensor:
+    """The sum of the squares of each row of d_sb (P, B, rows), on each partition of a PSUM tile (P, rows)."""
+    rows = d_sb.shape[2]
+    sum_psum = nl.ndarray((nl.tile_size.pmax, rows), dtype=nl.float32, buffer=nl.psum)
+    for b in range(d_sb.shape[1]):
+        parts = block_rows(columns, b)
+        square_sb = nl.ndarray((parts, rows), dtype=nl.bfloat16, buffer=nl.sbuf)
+        nisa.activation(dst=square_sb, op=nl.square, data=d_sb[0:parts, b, :])
+        nisa.nc_matmul(dst=sum_psum, stationary=ones_sb[0:parts], moving=square_sb, accumulate=b > 0)
+    return sum_psum
 
 
 def _divide_rows(rows: int, together: int) -> list[tuple[int, int, int]]:

@@ -345,6 +345,20 @@ def test_large(shape: tuple[int, ...], side: str) -> None:
     np.testing.assert_array_equal(got, np.maximum(x * y + np.float32(0.5), y))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "repeated", [(1, 200, 1, 7), (1, 200, 5, 1), (1, 200, 1, 1), (1, 1, 5, 7), (2, 1, 5, 1), (1, 1, 1, 7)]
+)
+def test_rows_of_images_in_one_partition(repeated: tuple[int, ...], dtype: str) -> None:
+    """Rotated heads: (tokens, heads, columns), with a table of (tokens, 1, columns)."""
+    shape = (2, 200, 5, 7)
+    x, y, z = drawn(shape, 0, dtype), drawn(repeated, 1, dtype), drawn(shape, 2, dtype)
+    ops = (("multiply", 0, 1), ("add", 3, 2), ("maximum", 4, 1))
+    got = computed(shape, [x, y, z], ops)
+    wide = [each.astype(np.float32) for each in (x, y, z)]
+    np.testing.assert_array_equal(got, np.maximum(wide[0] * wide[1] + wide[2], wide[1]).astype(NUMPY[dtype]))
+
+
 @pytest.mark.parametrize(
     ("ops", "instructions"),
     [

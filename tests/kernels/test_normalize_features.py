@@ -22,7 +22,7 @@ from calling import (
 from test_budgets import peak
 
 from trnrt.errors import KernelError
-from trnrt.kernels.normalize_features import MAX_WIDTH, normalize_features, normalize_features_bytes
+from trnrt.kernels.normalize_features import LEAST_WIDTH, MAX_WIDTH, normalize_features, normalize_features_bytes
 from trnrt.nki import Spec, nl, trace
 
 EPS = 1e-5
@@ -69,6 +69,30 @@ def test_targets_and_dtypes(places: str, target: str, dtype: str) -> None:
     check(*run(drawn((150, 260), 0, dtype), places, target), dtype)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("places", ["features to features", "features to hbm"])
+@pytest.mark.parametrize("shape", [(197, LEAST_WIDTH), (530, 769), (1, MAX_WIDTH)])
+def test_wide_rows_of_bfloat16_stay_on_the_partitions(shape: tuple[int, int], places: str, target: str) -> None:
+    got, expected, scaled = run(drawn(shape, 0, "bfloat16"), places, target)
+    squares = 0.5 * ROUNDING["bfloat16"] * np.abs(scaled)  # a variance of rounded squares
+    bound = 1.02 * ROUNDING["bfloat16"] * (np.abs(scaled) + np.abs(expected)) + squares + 1e-5
+    assert (np.abs(got - expected) <= bound).all(), np.max(np.abs(got - expected) / bound)
+
+
+def test_wide_rows_of_bfloat16_far_from_zero() -> None:
+    x = np.where(np.arange(768) % 2, 1000, 1008).astype(NUMPY["bfloat16"])[None].repeat(3, 0)
+    got, expected, _ = run(x, "features to features")
+    assert np.abs(got - expected).max() <= 2 * ROUNDING["bfloat16"] * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_nan_stays_in_its_wide_row(target: str) -> None:
+    x = drawn((40, LEAST_WIDTH), 0, "bfloat16")
+    x[17, 5] = np.nan
+    got, _, _ = run(x, "features to features", target, together=40)
+    assert np.array_equal(np.flatnonzero(np.isnan(got).sum(axis=1)), [17])
+
+
 def test_rows_far_from_zero_keep_their_precision() -> None:
     x = drawn((20, 300), 0) + np.float32(1000)
     got, expected, _ = run(x, "features to features")
@@ -89,6 +113,19 @@ def test_nan_stays_in_its_item(target: str, dtype: str) -> None:
 def test_rows_that_are_too_long() -> None:
     with pytest.raises(KernelError, match=f"the limit is {MAX_WIDTH}"):
         run(drawn((2, MAX_WIDTH + 1), 0), "features to features")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_tiles_fit_their_budget_to_hbm(dtype: str) -> None:
+    def kernel(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        dst = hbm(x.shape, x.dtype)
+        normalize_features(dst, features_in_sbuf(x), scale, bias, 768, EPS)
+        return dst
+
+    item = NUMPY[dtype].itemsize
+    row = Spec((1, 768), "float32")
+    program = trace(kernel, Spec((1024, 768), dtype), row, row)
+    assert peak(program) - 6 * 1024 * item <= normalize_features_bytes(768, item) + 2 * 768 * 4
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -158,10 +158,7 @@ def write_multi_head_attention(writer: Writer, node: ir.Node) -> None:
     """Attention of queries, keys and values that are projected already, apart or packed."""
     _refuse(node, (), (8, 9))
     heads = attribute(node, "num_heads", 0)
-    parts, width = _separate_heads(writer, node, heads)
-    if input_at(node, 3) is not None:
-        parts = _shift(writer, node, parts, heads)
-    query, key, value = parts
+    (query, key, value), width = _separate_heads(writer, node, heads)
     key, value = _join_past(writer, input_at(node, 6), key), _join_past(writer, input_at(node, 7), value)
     mask, added = input_at(node, 4), input_at(node, 5)
     terms = [] if mask is None else [_mask(writer, node, mask, query, key)]
@@ -174,17 +171,19 @@ def write_multi_head_attention(writer: Writer, node: ir.Node) -> None:
 
 
 def _separate_heads(writer: Writer, node: ir.Node, heads: int) -> tuple[list[ir.Value], int]:
-    """Queries, keys and values as (B, N, S, h), and the width of the result."""
+    """Queries, keys and values as (B, N, S, h), with their bias, and the width of the result."""
     query, key, value = (input_at(node, place) for place in range(3))
     assert query is not None
     if key is None:
-        parts = _unpack(writer, query, 3)
-        return parts, heads * writer.size(query, -1)
-    if value is None:
-        parts = [_spread(writer, query, heads), *_unpack(writer, key, 2)]
-        return parts, heads * writer.size(key, -1)
-    width = heads * writer.size(value, -1) if writer.rank(value) == 4 else writer.size(value, -1)
-    return [_spread(writer, x, heads) for x in (query, key, value)], width
+        parts, width = _unpack(writer, query, 3), heads * writer.size(query, -1)
+    elif value is None:
+        parts, width = [query, *_unpack(writer, key, 2)], heads * writer.size(key, -1)
+    else:
+        width = heads * writer.size(value, -1) if writer.rank(value) == 4 else writer.size(value, -1)
+        parts = [query, key, value]
+    if input_at(node, 3) is not None:
+        parts = _shift(writer, node, parts, heads)
+    return [_spread(writer, x, heads) for x in parts], width
 
 
 def _spread(writer: Writer, rows: ir.Value, heads: int) -> ir.Value:
@@ -206,14 +205,14 @@ def _unpack(writer: Writer, packed: ir.Value, count: int) -> list[ir.Value]:
 
 
 def _shift(writer: Writer, node: ir.Node, parts: list[ir.Value], heads: int) -> list[ir.Value]:
-    """Heads plus the projections' bias (queries, keys, values side by side)."""
+    """Rows or heads plus the projections' bias (queries, keys, values side by side)."""
     array = writer.array(input_at(node, 3), "the bias")
-    width = writer.size(parts[0], 3) * heads
-    biases = np.split(array, [width, 2 * width])
-    return [
-        writer.apply("Add", part, np.ascontiguousarray(bias.reshape(1, heads, 1, -1)))
-        for part, bias in zip(parts, biases, strict=True)
-    ]
+    width = writer.size(parts[0], -1) * (heads if writer.rank(parts[0]) == 4 else 1)
+    shifted = []
+    for part, bias in zip(parts, np.split(array, [width, 2 * width]), strict=True):
+        own = bias.reshape(1, heads, 1, -1) if writer.rank(part) == 4 else bias
+        shifted.append(writer.apply("Add", part, np.ascontiguousarray(own)))
+    return shifted
 
 
 # -- RotaryEmbedding -----------------------------------------------------------------------------------------

@@ -28,10 +28,12 @@ from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.pool_indices import write_indices
 from trnrt.importer.rewriting.pooling import write_pooling
 from trnrt.importer.rewriting.repeated import shrink_repeated
+from trnrt.importer.rewriting.rotations import fold_signs
 from trnrt.importer.rewriting.scales import fold_scales
 from trnrt.importer.rewriting.scattering import write_scatters
 from trnrt.importer.rewriting.splitting import split_variadic
 from trnrt.importer.rewriting.transposes import cancel_transposes, merge_transposes, turn_after_norms
+from trnrt.importer.rewriting.turned_rows import move_row_turns
 from trnrt.importer.rewriting.unpooling import write_unpools
 from trnrt.importer.rewriting.wrapping import unwrap_indices
 from trnrt.importer.values import is_used, static_shape
@@ -99,11 +101,13 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     fold_padding,
     shrink_repeated,
     split_joined,
+    move_row_turns,
     merge_transposes,
     turn_after_norms,
     cancel_transposes,
     order_weights,
     fold_scales,
+    fold_signs,
     swap_halves,
     write_pooling,
     split_variadic,
