@@ -29,6 +29,7 @@ ACTIVATIONS = {
     "tanh": nl.tanh,
     "gelu": nl.gelu,
     "gelu_tanh": nl.gelu_apprx_tanh,
+    "gelu_sigmoid": nl.gelu_apprx_sigmoid,
     "silu": nl.silu,
     "mish": nl.mish,
 }

@@ -18,7 +18,7 @@ Largest errors of float32 results against float64, measured on the simulator ove
     relative, 8e-7          log1p tan (up to 2**15 quarter turns) atan
     relative, 4e-7          silu mish, but below -88, where the result is nearly 0
     absolute                sin 3e-7, cos 5e-7 up to 2**15 turns; hard_sigmoid 6e-8, hard_swish 4e-7
-    absolute or relative    gelu gelu_tanh 6e-7: the tail below -4 has no digits of its own
+    absolute or relative    gelu gelu_tanh gelu_sigmoid 6e-7: the tail below -4 has no digits of its own
     whole quotients         mod and fmod want quotients below 2**24
 """
 
@@ -61,6 +61,7 @@ SCALAR = {
     "erf": nl.erf,
     "gelu": nl.gelu,
     "gelu_tanh": nl.gelu_apprx_tanh,
+    "gelu_sigmoid": nl.gelu_apprx_sigmoid,
     "silu": nl.silu,
     "softplus": nl.softplus,
     "mish": nl.mish,

@@ -28,11 +28,11 @@ def compute(dst: nl.NkiTensor, srcs: tuple[nl.NkiTensor, ...], ops: tuple[tuple[
 
     Names (x, y, condition, slope: any operands; the others: numbers; compute_ops.py tells how exact they are):
         copy x, relu x, sigmoid x, tanh x, exp x, log x, sqrt x, rsqrt x, reciprocal x, square x, abs x, neg x, sign x,
-        floor x, ceil x, round x, erf x, gelu x, gelu_tanh x, silu x, softplus x, mish x, sin x, cos x, not x, is_nan x,
-        is_inf x, softsign x, hard_swish x, leaky_relu x alpha, elu x alpha, celu x alpha, selu x alpha gamma,
-        hard_sigmoid x alpha beta, clip x low high; add x y, subtract, multiply, divide, maximum, minimum, power, mod,
-        fmod, greater, greater_equal, less, less_equal, equal, not_equal, and, or, xor; prelu x slope;
-        where condition x y
+        floor x, ceil x, round x, erf x, gelu x, gelu_tanh x, gelu_sigmoid x, silu x, softplus x, mish x, sin x,
+        cos x, not x, is_nan x, is_inf x, softsign x, hard_swish x, leaky_relu x alpha, elu x alpha, celu x alpha,
+        selu x alpha gamma, hard_sigmoid x alpha beta, clip x low high; add x y, subtract, multiply, divide, maximum,
+        minimum, power, mod, fmod, greater, greater_equal, less, less_equal, equal, not_equal, and, or, xor;
+        prelu x slope; where condition x y
     limits: at least one operator, which has an operand that is not a number; tensors are contiguous
 
     numpy: for name, *operands in ops: values.append(function[name](*operands)); values[-1]

@@ -9,6 +9,8 @@ from trnrt.nki import nisa, nl
 NORMALIZED_CHUNK = 4096
 # float32 counts the elements of a row exactly up to here.
 MAX_COLUMNS = COUNTED
+# Its square is a normal float32.
+LEAST_NORM = 1.1e-19
 # One number per column, or one per row.
 Coefficients = Optional[nl.NkiTensor]
 
@@ -101,6 +103,36 @@ def normalize_rows_rms(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients
             _store_converted(dst[r0:r1, c0 : c0 + x_sb.shape[1]], y_sb)
 
 
+def divide_rows_by_norm(dst: nl.NkiTensor, src: nl.NkiTensor, least: float) -> None:
+    """dst = src over the 2-norm of each row, or over ``least`` where the norm is smaller.
+
+    dst, src: HBM (R, C)
+    least: 0, or at least LEAST_NORM, whose square is a normal float32
+    limits: C <= MAX_COLUMNS
+
+    The arithmetic is float32. A row with NaN becomes NaN, and so does a row of zeros if ``least`` is 0.
+
+    numpy: src / maximum(sqrt((src**2).sum(axis=1, keepdims=True)), least)
+    """
+    _check(dst, src, None, None)
+    assert least == 0.0 or least >= LEAST_NORM, (
+        f"divide_rows_by_norm: least is {least}; it must be 0, or at least {LEAST_NORM}"
+    )
+    rows, columns = src.shape
+    for r0 in range(0, rows, nl.tile_size.pmax):
+        r1 = min(rows, r0 + nl.tile_size.pmax)
+        x_sb, rate_sb = _sum_squares(src[r0:r1])
+        nisa.tensor_scalar(
+            dst=rate_sb, data=rate_sb, op0=nl.maximum, operand0=least * least, op1=nl.power, operand1=-0.5
+        )
+        for c0 in range(0, columns, NORMALIZED_CHUNK):
+            if columns > NORMALIZED_CHUNK:
+                x_sb = load(src[r0:r1, c0 : min(columns, c0 + NORMALIZED_CHUNK)])
+            y_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
+            nisa.activation(dst=y_sb, op=nl.copy, data=x_sb, scale=rate_sb)
+            _store_converted(dst[r0:r1, c0 : c0 + x_sb.shape[1]], y_sb)
+
+
 def _check(dst: nl.NkiTensor, src: nl.NkiTensor, scale: Coefficients, bias: Coefficients) -> None:
     """Check the arguments of both kernels."""
     rows, columns = src.shape
@@ -149,6 +181,16 @@ def _measure_rows(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor, nl.Nki
 
 def _measure_squares(src: nl.NkiTensor, eps: float) -> tuple[nl.NkiTensor, nl.NkiTensor]:
     """(rows from HBM, at most 128, if they are no longer than NORMALIZED_CHUNK; 1 / sqrt(mean square + eps))."""
+    x_sb, rate_sb = _sum_squares(src)
+    nisa.tensor_scalar(
+        dst=rate_sb, data=rate_sb, op0=nl.multiply, operand0=1.0 / src.shape[1], op1=nl.add, operand1=eps
+    )
+    nisa.tensor_scalar(dst=rate_sb, data=rate_sb, op0=nl.power, operand0=-0.5)
+    return x_sb, rate_sb
+
+
+def _sum_squares(src: nl.NkiTensor) -> tuple[nl.NkiTensor, nl.NkiTensor]:
+    """(rows from HBM, at most 128, if they are no longer than NORMALIZED_CHUNK; the sum of the squares of each)."""
     n, columns = src.shape
     count = ceil_div(columns, NORMALIZED_CHUNK)
     totals_sb = nl.ndarray((n, count), dtype=nl.float32, buffer=nl.sbuf)
@@ -159,11 +201,9 @@ def _measure_squares(src: nl.NkiTensor, eps: float) -> tuple[nl.NkiTensor, nl.Nk
         square_sb = nl.ndarray(x_sb.shape, dtype=nl.float32, buffer=nl.sbuf)
         total_sb = totals_sb[:, i : i + 1]
         nisa.activation_reduce(dst=square_sb, op=nl.square, data=x_sb, reduce_op=nl.add, reduce_res=total_sb)
-    rate_sb = _column(n)
-    nisa.tensor_reduce(dst=rate_sb, op=nl.add, data=totals_sb, axis=(1,))
-    nisa.tensor_scalar(dst=rate_sb, data=rate_sb, op0=nl.multiply, operand0=1.0 / columns, op1=nl.add, operand1=eps)
-    nisa.tensor_scalar(dst=rate_sb, data=rate_sb, op0=nl.power, operand0=-0.5)
-    return x_sb, rate_sb
+    sum_sb = _column(n)
+    nisa.tensor_reduce(dst=sum_sb, op=nl.add, data=totals_sb, axis=(1,))
+    return x_sb, sum_sb
 
 
 def _moments(x_sb: nl.NkiTensor) -> nl.NkiTensor:

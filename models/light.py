@@ -6,6 +6,7 @@ __SHAPE behind it, is the shape. The file stays a valid model. tests/shared/rand
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import onnx
@@ -17,13 +18,18 @@ FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOU
 FILL = 0.02
 
 
-def write_light(model: onnx.ModelProto, path: Path) -> None:
-    """Take the weights of `model` out in place, check it, and write it to `path`."""
+def write_light(model: onnx.ModelProto, path: Path, weights: Collection[bytes] | None = None) -> None:
+    """Take the weights of `model` out in place, check it, and write it to `path`.
+
+    `weights` are the bytes of what counts as a weight; by default every large tensor does.
+    """
     graph = model.graph
     graph.name = path.stem
     nodes, kept = [], []
     for tensor in graph.initializer:
-        if onnx.numpy_helper.to_array(tensor).size < SMALL or tensor.data_type not in FLOATS:
+        array = onnx.numpy_helper.to_array(tensor)
+        known = weights is None or array.tobytes() in weights
+        if array.size < SMALL or tensor.data_type not in FLOATS or not known:
             kept.append(tensor)
             continue
         shape = f"{tensor.name}__SHAPE"

@@ -77,3 +77,27 @@ def test_elements_that_are_added_to_are_computed() -> None:
 def test_replacing_that_is_left_alone(indices: list[list[int]], updates: tuple[int, ...]) -> None:
     view = import_model(scattered(indices, updates).SerializeToString()).bind({"x": (1, 3, 4)})
     assert "ScatterND" in ops(view)
+
+
+def resized(mode: str, to: int = 5, **attributes: int) -> onnx.ModelProto:
+    """Position embeddings for 3 x 4 patches, resized to ``to`` x 6, as a ViT of another size of picture."""
+    nodes = [
+        helper.make_node("Resize", ["p", "", "", "sizes"], ["r"], mode=mode, **attributes),
+        helper.make_node("Add", ["x", "r"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", 8, to, 6]) for name in "xy"]
+    positions = numpy_helper.from_array(RANDOM.standard_normal((1, 8, 3, 4), np.float32), "p")
+    sizes = numpy_helper.from_array(np.array([1, 8, to, 6]), "sizes")
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [positions, sizes])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+@pytest.mark.parametrize("mode", ["cubic", "linear", "nearest"])
+@pytest.mark.parametrize("antialias", [0, 1])
+def test_positions_of_another_size_are_computed(mode: str, antialias: int) -> None:
+    assert ops(checked(resized(mode, antialias=antialias if mode != "nearest" else 0))) == ["Add"]
+
+
+def test_a_resized_constant_that_is_too_large_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trnrt.importer.folding.constants.LARGEST_CONSTANT", 10_000)
+    assert ops(checked(resized("cubic", to=60))) == ["Resize", "Add"]

@@ -120,6 +120,23 @@ def test_a_factor_goes_into_a_matrix_of_any_rank() -> None:
     assert ops(checked(parsed(text))) == ["MatMul", "Add"]
 
 
+@pytest.mark.parametrize("biased", ["Add(c, p2)", "Add(p3, c)"])
+@pytest.mark.parametrize("scaled", ["Mul(b, p4)", "Mul(p5, b)", "Div(b, p5)"])
+def test_a_factor_goes_through_the_bias_of_a_linear_layer(biased: str, scaled: str) -> None:
+    """As a layer scale of DINOv2 or CaiT, whose linear layers have three dimensions."""
+    inputs = "float[N,2,4] x, float[4,5] p1, float[5] p2, float[1,1,1] p3, float[1,1,5] p4, float p5"
+    text = f"g ({inputs}) => (float[N,2,5] y) {{ c = MatMul(x, p1)  b = {biased}  y = {scaled} }}"
+    assert ops(checked(parsed(text))) == ["MatMul", "Add"]
+
+
+@pytest.mark.parametrize(
+    "nodes", ["b = Add(c, p2)  y = Add(b, p2)", "b = Add(c, c)  y = Mul(b, p2)", "b = Add(c, p2)  y = Mul(b, b)"]
+)
+def test_a_sum_that_is_no_linear_layer_with_a_factor_stays(nodes: str) -> None:
+    text = f"g (float[N,2,4] x, float[4,5] p1, float[5] p2) => (float[N,2,5] y) {{ c = MatMul(x, p1)  {nodes} }}"
+    assert len(ops(checked(parsed(text)))) == 3
+
+
 def test_a_vector_times_a_matrix() -> None:
     checked(parsed("g (float[4] x, float[4,5] p1, float[5] p2) => (float[5] y) { c = MatMul(x, p1)  y = Mul(c, p2) }"))
 

@@ -43,6 +43,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": np.tanh,
     "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
     "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "gelu_sigmoid": lambda x: x / (1 + np.exp(-1.702 * x)),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
 }

@@ -15,7 +15,7 @@ from trnrt.kernels.elementwise import compute
 from trnrt.kernels.expectation import MAX_BINS, TOGETHER, weighted_softmax
 from trnrt.kernels.linear import linear_features, linear_rows
 from trnrt.kernels.lrn import lrn
-from trnrt.kernels.normalize import NORMALIZED_CHUNK, normalize_rows, normalize_rows_rms
+from trnrt.kernels.normalize import NORMALIZED_CHUNK, divide_rows_by_norm, normalize_rows, normalize_rows_rms
 from trnrt.kernels.pool2d import avg_pool2d, max_pool2d
 from trnrt.kernels.reduce import reduce
 from trnrt.kernels.softmax import AHEAD_COLUMNS, KEPT_BYTES, SOFTMAX_CHUNK, WHOLE_COLUMNS, log_softmax, softmax
@@ -137,6 +137,7 @@ def normalization(shape: Shape) -> Case:
         dst = hbm(shape, nl.float32)
         normalize_rows(dst, x, scale, bias, 1e-5)
         normalize_rows_rms(dst, x, scale, 1e-5)
+        divide_rows_by_norm(dst, x, 1e-12)
         return dst
 
     return body, [shape, (1, shape[1]), (1, shape[1])]

@@ -60,6 +60,7 @@ UNARY: dict[str, tuple[Function, float, float]] = {
     "erf": (_erf, 0, 1.2e-7),
     "gelu": (lambda x: x * 0.5 * _erfc(-x / math.sqrt(2)), 6e-7, 2e-7),
     "gelu_tanh": (lambda x: x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)), 6e-7, 2e-7),
+    "gelu_sigmoid": (lambda x: x * _sigmoid(1.702 * x), 6e-7, 2e-7),
     "silu": (lambda x: x * _sigmoid(x), 1e-30, 4e-7),
     "softplus": (_softplus, 0, 4e-7),
     "mish": (lambda x: x * np.tanh(_softplus(x)), 1e-30, 4e-7),
@@ -166,7 +167,7 @@ def compare(got: Array, exact: Array, absolute: float, relative: float, dtype: s
 
 
 # The limits of gated functions at -inf, where the formula is 0 * inf.
-GATED = ("gelu", "gelu_tanh", "silu", "mish")
+GATED = ("gelu", "gelu_tanh", "gelu_sigmoid", "silu", "mish")
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -12,6 +12,7 @@ from trnrt.errors import KernelError
 from trnrt.kernels.normalize import (
     MAX_COLUMNS,
     NORMALIZED_CHUNK,
+    divide_rows_by_norm,
     inverse_deviations,
     normalize_rows,
     normalize_rows_rms,
@@ -180,3 +181,48 @@ def test_limits(shape: Pair, scale: Pair, bias: Pair, message: str) -> None:
 
     with pytest.raises(KernelError, match=message):
         trace(body, Spec(shape, "float32"), Spec(scale, "float32"), Spec(bias, "float32"))
+
+
+def run_unit(x: Array, least: float = 0.0, target: str = "trn2") -> Array:
+    """What divide_rows_by_norm answers."""
+
+    def body(x: Tensor) -> Tensor:
+        dst = hbm(x.shape, x.dtype)
+        divide_rows_by_norm(dst, x, least)
+        return dst
+
+    return call(body, x, target=target)
+
+
+def unit(x: Array, least: float) -> Array:
+    """What it must answer, in float64."""
+    x64 = x.astype(np.float64)
+    return x64 / np.maximum(np.sqrt(np.square(x64).sum(axis=1, keepdims=True)), least)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("least", [0.0, 1e-12, 0.5])
+@pytest.mark.parametrize("shape", [(1, 1), (130, 33), (2, NORMALIZED_CHUNK + 5)], ids=str)
+def test_rows_over_their_norms(shape: Pair, least: float, target: str, dtype: str) -> None:
+    x = drawn(shape, 0, dtype)
+    x[0] = x[0] / 16
+    expected = unit(x, least)
+    error = ((16 + np.sqrt(shape[1])) * 2.0**-24 + 1.01 * ROUNDING[dtype]) * np.abs(expected) + TINY[dtype]
+    assert (np.abs(run_unit(x, least, target) - expected) <= error).all()
+
+
+@settings(max_examples=20)
+@given(rows=st.integers(1, 300), columns=st.integers(1, 600), size=st.integers(-14, 14))
+def test_norms_of_any_size(rows: int, columns: int, size: int) -> None:
+    x = drawn((rows, columns), rows) * np.float32(10.0**size)
+    np.testing.assert_allclose(run_unit(x, 1e-12), unit(x, 1e-12), rtol=(16 + np.sqrt(columns)) * 2.0**-24, atol=1e-38)
+
+
+def test_rows_without_a_norm() -> None:
+    x = np.array([[0, 0, 0], [1, np.nan, 2], [3e30, 1, 0], [0, 0, 5]], np.float32)
+    got = run_unit(x, 1e-12)
+    np.testing.assert_array_equal(got, [[0, 0, 0], [np.nan] * 3, [0, 0, 0], [0, 0, 1]])
+    assert np.isnan(run_unit(x)[0]).all()
+    with pytest.raises(KernelError, match="least is 1e-30"):
+        run_unit(x, 1e-30)

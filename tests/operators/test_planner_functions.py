@@ -19,6 +19,7 @@ CONSTANTS: dict[str, Array] = {
     "k": np.array(np.sqrt(2 / np.pi), np.float32),
     "cubed": np.array(0.044715, np.float32),
     "three": np.array(3, np.float32),
+    "quick": np.array([1.702], np.float32),
     "w": drawn(4, 4, 3, 3) / 3,
     "m": drawn(6, 6),
 }
@@ -26,6 +27,7 @@ CONSTANTS: dict[str, Array] = {
 WRITTEN = {
     "SiLU": ("s = Sigmoid(c) y = Mul(c, s)", "silu"),
     "SiLU, turned": ("s = Sigmoid(c) y = Mul(s, c)", "silu"),
+    "GELU by a sigmoid": ("b = Mul(c, quick) s = Sigmoid(b) y = Mul(c, s)", "gelu_sigmoid"),
     "Mish": ("s = Softplus(c) t = Tanh(s) y = Mul(c, t)", "mish"),
     "GELU": ("d = Div(c, root) e = Erf(d) a = Add(e, one) p = Mul(c, a) y = Mul(p, half)", "gelu"),
     "GELU, half first": ("h = Mul(c, half) d = Mul(inverse, c) e = Erf(d) a = Add(one, e) y = Mul(h, a)", "gelu"),

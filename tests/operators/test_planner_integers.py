@@ -110,6 +110,19 @@ def test_sixteen_bits_hold_less(dtype: str, most: int) -> None:
         session.run(None, {"i": np.array([7, most + 1])})
 
 
+@pytest.mark.parametrize("nodes", ["y = ArgMax<axis=1>(i)", "c = Cast<to=6>(i)  y = ArgMin<axis=0, keepdims=0>(c)"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_search_among_ids_needs_no_bits_of_the_dtype(dtype: str, nodes: str) -> None:
+    """CLIP takes the embedding of the token with the highest id."""
+    made = "int64[5, 1]" if "axis=1" in nodes else "int64[9]"
+    model = modelled(f"(int64[5, 9] i) => ({made} y) {{ {nodes} }}")
+    ids = np.random.default_rng(0).integers(40_000, 49_408, (5, 9))
+    session = InferenceSession(model.SerializeToString(), dtype=dtype, cache=False)
+    np.testing.assert_array_equal(session.run(None, {"i": ids})[0], onnxruntimes(model, {"i": ids})[0])
+    with pytest.raises(InputError, match="exactly up to 16777216"):
+        session.run(None, {"i": ids + 2**24})
+
+
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [

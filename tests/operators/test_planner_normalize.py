@@ -157,6 +157,48 @@ def test_lp_normalization(p: int, axis: int, opset: int) -> None:
     np.testing.assert_allclose(answer(node, x, {}, opset=opset), expected, rtol=1e-5, atol=1e-6)
 
 
+NORM = "n = ReduceL2<keepdims=1>(x, last)"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        f"{NORM} l = Clip(n, least)  y = Div(x, l)",
+        f"{NORM} l = Max(n, least)  y = Div(x, l)",
+        f"{NORM} l = Clip(n, least)  e = Expand(l, sizes)  y = Div(x, e)",
+        f"{NORM} y = Div(x, n)",
+    ],
+)
+def test_rows_over_their_norms(nodes: str, dtype: str) -> None:
+    """As torch.nn.functional.normalize and a division by the norm are exported."""
+    given = {"last": np.array([-1]), "least": np.array(1e-12, np.float32), "sizes": np.array([3, 4, 70])}
+    x = drawn(3, 4, 70)
+    if "least" in nodes:
+        x[1, 2], x[0, 1, :] = 0, 1e-14
+    assert run(nodes, x, given, opset=18, dtype=dtype) == {"divide_rows_by_norm"}
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "n = ReduceL2<keepdims=1>(x, first)  y = Div(x, n)",
+        f"{NORM} y = Div(n, x)",
+        f"{NORM} l = Clip(n, least)  z = Exp(x)  y = Div(z, l)",
+        f"{NORM} l = Clip(n, least, most)  y = Div(x, l)",
+        f"{NORM} l = Clip(n, tiny)  y = Div(x, l)",
+        f"{NORM} l = Add(n, least)  y = Div(x, l)",
+        f"{NORM} q = Div(x, n)  y = Add(q, n)",
+    ],
+)
+def test_quotients_that_are_no_unit_rows(nodes: str) -> None:
+    numbers = {"least": 0.25, "most": 2.0, "tiny": 1e-30}
+    given = {name: np.array(number, np.float32) for name, number in numbers.items()}
+    x = np.abs(drawn(3, 4, 70)) + np.float32(0.1)
+    kernels = run(nodes, x, given | {"last": np.array([-1]), "first": np.array([0])}, opset=18)
+    assert "divide_rows_by_norm" not in kernels
+
+
 @pytest.mark.parametrize("axes", ["", "<axes=[0,2,3]>", "<axes=[2,3]>", "<axes=[1]>", "<axes=[-1]>"])
 def test_mean_variance_normalization(axes: str) -> None:
     run(f"y = MeanVarianceNormalization{axes}(x)", (drawn(2, 3, 4, 5) + 10).astype(np.float32), {}, opset=13)

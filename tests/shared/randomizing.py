@@ -39,6 +39,9 @@ DRAWS: dict[str, tuple[str, ...]] = {
     "Add": (SMALL, SMALL),
     "Sub": (SMALL, SMALL),
     "PRelu": ("", SMALL),
+    "Gather": (SMALL,),
+    "Concat": (SMALL,),
+    "Expand": (SMALL,),
 }
 
 

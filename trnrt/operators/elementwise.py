@@ -13,6 +13,7 @@ from trnrt.importer.values import input_at
 from trnrt.operators import batch, order, record, shapes
 from trnrt.operators.bounds.case import Array, Case, exact
 from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_bound
+from trnrt.operators.functions import name_swish
 from trnrt.operators.integers import finish_integers, makes_integers, truncate
 from trnrt.operators.programs import Program, Register, Term, add_compute, term
 from trnrt.operators.record import CHEAP, COUNTS, SMALL, Declaration
@@ -266,8 +267,9 @@ def lower_swish(lowering: Lowering, node: ir.Node) -> None:
     program = Program()
     source = program.source(lowering.operand(node.inputs[0]))
     alpha = float(attribute(node, "alpha", 1.0))
-    if alpha == 1.0:
-        program.apply("silu", source)
+    name = name_swish(alpha)
+    if name:
+        program.apply(name, source)
     else:
         program.apply("multiply", source, program.apply("sigmoid", program.apply("multiply", source, alpha)))
     add_compute(lowering, node, program)

@@ -17,6 +17,8 @@ from trnrt.operators.programs import Operation, Program, Register, Term
 _CLOSE = 4e-7
 # Factors of a product, with those of powers: no function here has more.
 _MOST_FACTORS = 6
+QUICK = 1.702
+"""The factor of GELU's approximation by a sigmoid that the engine computes: CLIP's QuickGELU."""
 _INNER = ("sigmoid", "tanh", "erf", "softplus")
 
 
@@ -41,10 +43,18 @@ _CUBIC = _sum(_X, _product(0.044715, "x", "x", "x"))
 _TANH = _product(1.0, ("tanh", _product(sqrt(2 / pi), *_CUBIC.factors)))
 _WRITTEN = {
     "silu": _product(1.0, "x", ("sigmoid", _X)),
+    "gelu_sigmoid": _product(1.0, "x", ("sigmoid", _product(QUICK, "x"))),
     "gelu": _product(0.5, "x", *_sum(_ERF, 1.0).factors),
     "gelu_tanh": _product(0.5, "x", *_sum(_TANH, 1.0).factors),
     "mish": _product(1.0, "x", ("tanh", _product(1.0, ("softplus", _X)))),
 }
+
+
+def name_swish(alpha: float) -> str:
+    """The engine's function for ``x * sigmoid(alpha * x)``, "" if it has none."""
+    if alpha == 1.0:
+        return "silu"
+    return "gelu_sigmoid" if isclose(alpha, QUICK, rel_tol=_CLOSE) else ""
 
 
 def shorten(program: Program) -> Program:

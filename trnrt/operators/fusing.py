@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trnrt.importer.values import input_at
-from trnrt.operators.functions import shorten
+from trnrt.operators.functions import name_swish, shorten
 from trnrt.operators.programs import Program, Term
 from trnrt.operators.rounding import are_limits
 from trnrt.planner.lowering.walk import Blocked, Lowering, attribute, node_name
@@ -16,7 +16,7 @@ from trnrt.planner.steps import Operand
 # ONNX operator -> activation name of the kernels.
 ACTIVATIONS = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Mish": "mish"}
 # Activations that are written out in several nodes, and the operations of these.
-_WRITTEN_OUT = frozenset({"gelu", "gelu_tanh", "silu", "mish"})
+_WRITTEN_OUT = frozenset({"gelu", "gelu_tanh", "gelu_sigmoid", "silu", "mish"})
 _PARTS = {
     "Add": "add",
     "Div": "divide",
@@ -70,7 +70,7 @@ def _activation_name(node: ir.Node) -> str:
     if node.op_type == "Gelu":
         return "gelu_tanh" if attribute(node, "approximate", "none") == "tanh" else "gelu"
     if node.op_type == "Swish":
-        return "silu" if attribute(node, "alpha", 1.0) == 1.0 else ""
+        return name_swish(attribute(node, "alpha", 1.0))
     return ACTIVATIONS.get(node.op_type, "")
 
 

@@ -90,6 +90,19 @@ class EncoderNormalizeStep(NormalizeStep):
 
 
 @dataclass(kw_only=True)
+class UnitRowsStep(Step):
+    """Rows over their 2-norms, or over ``least`` where the norm is smaller."""
+
+    least: float
+
+    def hbm_view(self, position: int | None) -> tuple[int, ...]:
+        return prod(self.shape[:-1]), self.shape[-1]
+
+    def call(self, tensors: Tensors) -> Call:
+        return Call("normalize", "divide_rows_by_norm", (SourceName(0), self.least))
+
+
+@dataclass(kw_only=True)
 class InverseDeviationStep(Step):
     """``1 / sqrt(variance + eps)`` of rows."""
 

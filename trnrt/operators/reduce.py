@@ -15,6 +15,7 @@ from trnrt.operators.movement import integers
 from trnrt.operators.pool_steps import AveragePoolStep, PoolStep
 from trnrt.operators.programs import Program, Register, add_compute, add_program
 from trnrt.operators.record import CHEAP, NEVER, BoundRule, Declaration, Folding
+from trnrt.operators.unit_rows import lower_unit_rows
 from trnrt.operators.windows import Window
 from trnrt.planner.lowering.blocked import WRONG
 from trnrt.planner.lowering.views import View
@@ -173,6 +174,8 @@ def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
     axes = reduced_axes(lowering, node, rank)
     if not axes and rank:
         _apply_elementwise(lowering, node, reduction)
+        return
+    if node.op_type == "ReduceL2" and lower_unit_rows(lowering, node, axes):
         return
     source, stored_axes = stored_operand(lowering, node.inputs[0], axes, integers=exact)
     nonempty_shape(source.shape)

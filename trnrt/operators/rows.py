@@ -81,6 +81,9 @@ class ArgmaxStep(RowsStep):
     kernel: str
     last: bool
 
+    def read_wide(self, *, whole: bool) -> bool:
+        return True
+
     def call(self, tensors: Tensors) -> Call:
         last = {"last": True} if self.last else {}
         return Call("argmax", self.kernel, (), {"rows": self.shape[0]} | last)

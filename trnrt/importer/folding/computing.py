@@ -1,4 +1,5 @@
-"""Operators that training and masks leave on constants: weights that are standardised, elements that are replaced.
+"""Operators that training, masks and positions leave on constants: weights that are standardised, elements that are
+replaced, position embeddings that are resized to another size of image.
 
 onnxscript's folder doesn't compute them: they have several outputs, or its reference takes a loop over the elements.
 """
@@ -9,15 +10,17 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
+from onnx import helper, numpy_helper
 
-from trnrt.importer.values import attribute, constant_array, is_used, opset_of
+from trnrt.importer.values import attribute, constant_array, is_used, opset_of, static_shape
 
 Array = npt.NDArray[np.generic]
 
 
 def compute_constants(node: ir.Node) -> Array | None:
-    """The first output of a BatchNormalization or ScatterND of constants.
+    """The first output of a BatchNormalization, ScatterND or Resize of constants.
 
     None for other nodes, if another output is used, and if the constants don't fit together.
     """
@@ -25,7 +28,8 @@ def compute_constants(node: ir.Node) -> Array | None:
     if compute is None or any(is_used(value) for value in node.outputs[1:]):
         return None
     arrays = [array for value in node.inputs if (array := constant_array(value)) is not None]
-    return compute(node, arrays) if len(arrays) == len(node.inputs) else None
+    given = [value for value in node.inputs if value is not None and value.name]
+    return compute(node, arrays) if len(arrays) == len(given) else None
 
 
 def _normalise(node: ir.Node, arrays: list[Array]) -> Array | None:
@@ -66,7 +70,32 @@ def _scatter(node: ir.Node, arrays: list[Array]) -> Array | None:
     return result if np.array_equal(result[places], updates) else None
 
 
+def _resize(node: ir.Node, arrays: list[Array]) -> Array | None:
+    """What onnxruntime makes of it; None for types that trnrt resizes exactly, and if onnxruntime refuses it."""
+    import onnxruntime
+
+    shape = static_shape(node.outputs[0])
+    if arrays[0].dtype != np.float32 or shape is None:
+        return None
+    proto: onnx.NodeProto = ir.to_proto(node)
+    names = [value.name for value in node.inputs if value is not None and value.name]
+    held = [numpy_helper.from_array(np.ascontiguousarray(a), name) for a, name in zip(arrays, names, strict=True)]
+    made = helper.make_tensor_value_info(proto.output[0], onnx.TensorProto.FLOAT, shape)
+    graph = helper.make_graph([proto], "node", [], [made], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset_of(node))], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        result: Array = session.run(None, {})[0]
+    except Exception:  # onnxruntime's errors share no base class; the node stays, and its lowering refuses it
+        return None
+    return result if result.shape == shape else None
+
+
 _COMPUTED: dict[str, Callable[[ir.Node, list[Array]], Array | None]] = {
     "BatchNormalization": _normalise,
+    "Resize": _resize,
     "ScatterND": _scatter,
 }

@@ -196,7 +196,10 @@ class Folder:
     def _compute(self, node: ir.Node) -> bool:
         """Compute an operator on constants that onnxscript's folder can't."""
         source = constant_array(node.inputs[0]) if node.inputs else None
-        if source is None or source.nbytes > max(LARGEST_CONSTANT, _stored_bytes(source)) or source.nbytes > self._left:
+        if source is None:
+            return False
+        most = min(max(LARGEST_CONSTANT, _stored_bytes(source)), self._left)
+        if max(source.nbytes, (static_size(node.outputs[0]) or 0) * source.itemsize) > most:
             return False
         array = compute_constants(node)
         if array is None:

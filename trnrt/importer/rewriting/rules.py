@@ -26,6 +26,7 @@ from trnrt.importer.rewriting.joined import split_joined
 from trnrt.importer.rewriting.older import fill_masks, name_casts, spread_normalizations
 from trnrt.importer.rewriting.padding import fold_padding
 from trnrt.importer.rewriting.pool_indices import write_indices
+from trnrt.importer.rewriting.pooling import write_pooling
 from trnrt.importer.rewriting.repeated import shrink_repeated
 from trnrt.importer.rewriting.rotations import fold_signs
 from trnrt.importer.rewriting.scales import fold_scales
@@ -108,6 +109,7 @@ _OWN: tuple[Callable[[Editor], list[str]], ...] = (
     fold_scales,
     fold_signs,
     swap_halves,
+    write_pooling,
     split_variadic,
 )
 

@@ -41,9 +41,7 @@ def fold_scales(editor: Editor) -> list[str]:
 
 
 def _fold_affine(editor: Editor, node: ir.Node, wholes: Wholes) -> str | None:
-    linear = next((n for value in node.inputs[:2] if (n := maker(value, *_LINEAR)) is not None), None)
-    norm = next((n for v in node.inputs[:2] if (n := maker(v, "BatchNormalization")) is not None), None)
-    if linear is None and norm is None:
+    if not any(maker(value, *_LINEAR, "BatchNormalization", "Add") for value in node.inputs[:2]):
         return None
     affine = _affine(node)
     if affine is None or not _is_calm(affine.scale, affine.shift):
@@ -51,6 +49,9 @@ def _fold_affine(editor: Editor, node: ir.Node, wholes: Wholes) -> str | None:
     linear, norm = maker(affine.value, *_LINEAR), maker(affine.value, "BatchNormalization")
     if linear is not None and _absorb(editor, linear, affine, wholes):
         return _bypass_node(editor, node, linear)
+    add = maker(affine.value, "Add")
+    if add is not None and _scale_sum(editor, add, affine, wholes):
+        return _bypass_node(editor, node, add)
     if norm is not None and node.op_type != "BatchNormalization" and _merge(editor, norm, affine):
         return _bypass_node(editor, node, norm)
     return None
@@ -169,6 +170,25 @@ def _absorb(editor: Editor, linear: ir.Node, affine: Affine, wholes: Wholes) -> 
         editor.set_input(linear, 1, editor.constant(new_weight, f"{name}_scaled"))
     if linear.op_type != "MatMul" and (bias_value is not None or (affine.shift != 0).any()):
         editor.set_input(linear, 2, editor.constant(new_bias, f"{name}_bias"))
+    return True
+
+
+def _scale_sum(editor: Editor, add: ir.Node, affine: Affine, wholes: Wholes) -> bool:
+    """Scale the weights and the bias of ``x W + b``, as exporters write a linear layer of three dimensions."""
+    biased = _affine(add)
+    linear = None if biased is None else maker(biased.value, "MatMul")
+    if biased is None or linear is None or (affine.shift != 0).any():
+        return False
+    index = next(k for k, value in enumerate(add.inputs) if value is not biased.value)
+    before = constant_array(add.inputs[index])
+    assert before is not None
+    with np.errstate(all="ignore"):
+        bias = (biased.shift * affine.scale).astype(before.dtype)
+    scale = Affine(biased.value, affine.scale, np.zeros(1))
+    if not _is_calm(biased.shift, bias.astype(np.float64)) or not _absorb(editor, linear, scale, wholes):
+        return False
+    value = add.inputs[index]
+    editor.set_input(add, index, editor.constant(bias, f"{value.name if value else ''}_scaled"))
     return True
 
 

@@ -271,6 +271,12 @@ SMALL: tuple[Small, ...] = (
     ),
     Small("deviation", "n, m, y = LayerNormalization(x, s, b)", (3, 24), (3, 1), {"s": (24,), "b": (24,)}),
     Small("rms_norm", "y = RMSNormalization(x, s)", (3, 24), (3, 24), {"s": (24,)}),
+    Small(
+        "unit_rows",
+        "l = Constant<value_ints=[-1]>() n = ReduceL2<keepdims=1>(x, l) y = Div(x, n)",
+        (3, 24),
+        (3, 24),
+    ),
     Small("instance_norm", "y = InstanceNormalization(x, s, b)", (2, 6, 7, 7), (2, 6, 7, 7), {"s": (6,), "b": (6,)}),
     Small("softmax", "y = Softmax(x)", (5, 33), (5, 33)),
     Small(

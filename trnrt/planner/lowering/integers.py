@@ -5,17 +5,24 @@ The limit is checked when the session runs. Integer arithmetic lowers it: result
 
 from __future__ import annotations
 
+from functools import partial
+
 import onnx_ir as ir
 
 from trnrt.errors import InputError
 from trnrt.importer.wholes import Limits, Wholes, find_wholes
 from trnrt.planner.lowering.host import host_function
-from trnrt.planner.plan import Array
+from trnrt.planner.naming import printable
+from trnrt.planner.plan import Array, DeviceTensor, HostNode
 
 EXACT = {"float32": 2.0**24, "float16": 2048.0, "bfloat16": 256.0}
 """Each dtype represents all whole numbers up to here."""
 ARITHMETIC = frozenset({"Abs", "Add", "CumSum", "Div", "Mod", "Mul", "Neg", "ReduceSum", "Sub"})
 """Operators whose results may be larger than their operands."""
+_SEARCHES = frozenset({"ArgMax", "ArgMin", "Shape"})
+_LOOK_UPS = frozenset({"Gather", "GatherElements", "GatherND"})
+_MOVES = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_LONG = (ir.DataType.INT32, ir.DataType.INT64)
 # Types whose arithmetic wraps around within float32's exact range.
 _SHORT_BITS = 16
 _LEAST = 4
@@ -52,6 +59,29 @@ def is_exact(wholes: Wholes, value: ir.Value, dtype: str) -> bool:
 def limits_before_wrapping(wholes: Wholes, value: ir.Value) -> Limits | None:
     """The limits of a result before it wraps around; None if its type holds it."""
     return wholes.wraps.get(value.name or "")
+
+
+def is_only_searched(value: ir.Value) -> bool:
+    """True if integers are nothing but searched (ArgMax, ArgMin) and looked up by: then a session of 16 bits can hold
+    them in float32."""
+    if value.is_graph_output():
+        return False
+    for node, position in value.uses():
+        if node.domain != "":
+            return False
+        if node.op_type in _SEARCHES or (node.op_type in _LOOK_UPS and position == 1):
+            continue
+        to = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
+        moves = to in _LONG if to else node.op_type in _MOVES and position == 0
+        if not moves or not all(map(is_only_searched, node.outputs)):
+            return False
+    return True
+
+
+def check_on_host(tensor: DeviceTensor, name: str, limit: float) -> HostNode:
+    """The host's node that makes ``tensor`` of the integers of an input, and checks them when the session runs."""
+    check = partial(whole_numbers, limit=limit, what=f"'{printable(name)}'", dtype=tensor.dtype)
+    return HostNode(tensor.name, "Cast", (name,), tensor.name, check)
 
 
 @host_function

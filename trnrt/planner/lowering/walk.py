@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -25,7 +25,7 @@ from trnrt.planner.choices import ASKED
 from trnrt.planner.lowering.blocked import FALLBACK, WRONG, NotStatic
 from trnrt.planner.lowering.blocked import Blocked as Blocked
 from trnrt.planner.lowering.indices import keep_exact
-from trnrt.planner.lowering.integers import EXACT, bound_integers, whole_numbers
+from trnrt.planner.lowering.integers import EXACT, bound_integers, check_on_host, is_only_searched
 from trnrt.planner.lowering.moving import copy_step
 from trnrt.planner.lowering.refusals import refusal
 from trnrt.planner.lowering.row_numbers import index_nodes
@@ -233,18 +233,18 @@ class Lowering:
         return replace(view, root=floats)
 
     def _check_input(self, name: str) -> str:
-        """The tensor that holds the integers of an input, once the host has checked that the session's dtype represents
-        them."""
+        """The tensor that holds the integers of an input, once the host has checked that its dtype represents them: the
+        session's, or float32 if no arithmetic needs the other."""
         known = next((checked for checked, given in self._checked.items() if given == name), "")
         if known:
             return known
         value = next(value for value in self.graph.inputs if value.name == name)
-        checked, limit = self.spare_name(f"{name}.whole"), self._integers[0]
-        check = partial(whole_numbers, limit=limit, what=f"'{printable(name)}'", dtype=self.dtype)
-        self.prepare(
-            DeviceTensor(checked, self.shape(value) or (1,), self.dtype),
-            HostNode(checked, "Cast", (name,), checked, check),
-        )
+        dtype = "float32" if is_only_searched(value) else self.dtype
+        checked, limit = self.spare_name(f"{name}.whole"), self._integers[0] if dtype == self.dtype else EXACT[dtype]
+        tensor = DeviceTensor(checked, self.shape(value) or (1,), dtype)
+        self.prepare(tensor, check_on_host(tensor, name, limit))
+        if dtype != self.dtype:
+            self.mark_wide(checked)
         self._checked[checked] = name
         return checked
 
