@@ -58,6 +58,7 @@ from trnrt.kernels.conv.row_groups import (
     RowGroups,
     convolve_row_groups,
     group_area,
+    group_biases,
     group_method,
     load_row_groups,
 )
@@ -193,9 +194,9 @@ def _convolve_row_groups(
     groups = RowGroups(layer.shape, outputs, row_groups[0], row_groups[1])
     how = group_method(src, layer, groups)
     w_sb, bias_sb = load(w) if is_hbm_tensor(w) else w, load_bias(bias, False)
+    columns = group_biases(bias_sb, groups, layer, added is not None, src.dtype)
     bands, largest = _plan_bands(dst, layer, how.pack, groups.made)
-    slots = 0
-    areas = []
+    slots, areas = 0, []
     for place in bands:
         area = group_area(_area(place, layer.shape, layer.pooling), groups)
         slots = max(slots, (area[0][1] - area[0][0] - 1) * groups.step() + groups.slots())
@@ -212,10 +213,9 @@ def _convolve_row_groups(
         for b0 in range(0, outputs, nl.tile_size.pmax):
             b1, block = min(outputs, b0 + nl.tile_size.pmax), b0 // nl.tile_size.pmax
             weights = Weights(w_sb, (b0, b1), how, seen)
-            column = bias_columns(bias_sb, block, b1 - b0, src.dtype, layer.act)
             y_sb = _band_tile(dst, block, b1 - b0, place, largest)
             added_sb = _added_tile(added, block, b1 - b0, place, largest)
-            _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, place, largest)
+            _convolve_and_pool(y_sb, x_sb, weights, columns[block], added_sb, place, largest)
             if is_hbm_tensor(dst):
                 store_results(dst, y_sb, block, place)
 

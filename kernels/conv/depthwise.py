@@ -27,7 +27,7 @@ from trnrt.kernels.conv.convolving import (
 from trnrt.kernels.conv.grouping import some_channels
 from trnrt.kernels.conv.packing import ConvShape, leading
 from trnrt.kernels.conv.stretches import stretches
-from trnrt.kernels.rates import ENGINE_GHZ, TENSOR_GHZ, is_recent
+from trnrt.kernels.rates import COPIED_BYTES_PER_NS, ENGINE_GHZ, INSTRUCTION_NS, TENSOR_GHZ, is_recent
 from trnrt.nki import nisa, nl
 
 # Bytes per partition of a band of slots: the next one is copied during the products of this one.
@@ -37,10 +37,6 @@ ROWS_TOGETHER = (2, 4)
 # Activations with which the vector engine evacuates the last of four rows, while the scalar engine evacuates the
 # others: the copies leave it time for one. Not "none": where ConvNeXt has it, a normalisation follows on that engine.
 BY_EITHER = ("relu", "relu6")
-# Nanoseconds of an instruction of the engines that copy and evacuate, besides its elements.
-INSTRUCTION_NS = 60
-# Bytes of a partition that the vector engine copies in a nanosecond.
-COPIED_BYTES_PER_NS = 7.68
 # Passes of the tensor engine for a product of elements of so many bytes.
 PASSES = {1: 1, 2: 1, 4: 4}
 # Nanoseconds that rows together must save in a block: products of rows apart overlap with the steps before and after,

@@ -268,7 +268,8 @@ class ConvStep(ImagesStep):
         if self.tuned.get("way", "best") != "best" or self._is_stacked():
             return None
         shape = self._shape(self.channels)
-        found = row_groups.choose_row_groups(shape, self.shape[0], self._image, outputs, self.itemsize)
+        act = "none" if self.added is not None else self.act
+        found = row_groups.choose_row_groups(shape, self.shape[0], self._image, outputs, self.itemsize, act)
         return cast("RowGroups | None", found)
 
     @property
