@@ -26,6 +26,7 @@ from trnrt.kernels.conv.convolving import (
 )
 from trnrt.kernels.conv.grouping import some_channels
 from trnrt.kernels.conv.packing import ConvShape, leading
+from trnrt.kernels.conv.row_groups import BY_BOTH, repeat_column
 from trnrt.kernels.conv.stretches import stretches
 from trnrt.kernels.rates import COPIED_BYTES_PER_NS, ENGINE_GHZ, INSTRUCTION_NS, TENSOR_GHZ, is_recent
 from trnrt.nki import nisa, nl
@@ -284,17 +285,27 @@ def _convolve_slots(dst: nl.NkiTensor, x_sb: nl.NkiTensor, bias_sb: nl.NkiTensor
     y_sb = _result_part(dst, band.channels, place)
     p0, block = first % nl.tile_size.pmax, first // nl.tile_size.pmax
     column = bias_sb[p0 : p0 + channels, block : block + 1]
+    together = is_recent() and act not in BY_BOTH
+    if together:
+        column = repeat_column(column, rows, apart)
     for part in stretches(y_sb.shape[1], groups, y_sb.shape[3], not is_recent()):
         (n0, n1), (g0, g1), (c0, c1) = part.images, part.rows, part.columns
         shape = (nl.tile_size.pmax, n1 - n0, g1 - g0, c1 - c0)
         sum_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
         accumulate(sum_psum, x_sb[:, :, n0:n1], whole, (g0, c0))
+        all_sb = sum_psum
+        if together:
+            all_sb = nl.ndarray(shape, dtype=y_sb.dtype, buffer=nl.sbuf)
+            evacuate(all_sb, sum_psum, column, act, False)
         for j in range(rows):
             g_end = min(g1, ceil_div(y_sb.shape[2] - j, rows))
             if g_end > g0:
-                row_psum = sum_psum[j * apart : j * apart + channels, :, 0 : g_end - g0]
+                row_sb = all_sb[j * apart : j * apart + channels, :, 0 : g_end - g0]
                 made = y_sb[:, n0:n1, g0 * rows + j : (g_end - 1) * rows + j + 1 : rows, c0:c1]
-                evacuate(made, row_psum, column, act, divided and j == rows - 1)
+                if together:
+                    nisa.tensor_copy(dst=made, src=row_sb, engine=nisa.engine.vector)
+                else:
+                    evacuate(made, row_sb, column, act, divided and j == rows - 1)
     if is_hbm_tensor(dst):
         store_results(dst[:, first : first + channels], y_sb, 0, place)
 

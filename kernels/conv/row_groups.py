@@ -219,13 +219,18 @@ def group_biases(bias_sb: nl.NkiTensor, groups: RowGroups, layer: Layer, adds: b
     at_once, apart = groups.rows_at_once(), groups.outputs_apart()
     if at_once == 1 or adds or layer.act in BY_BOTH or is_scaled(dtype) or not is_recent():
         return columns
-    all_sb = nl.ndarray((at_once * apart, 1), dtype=nl.float32, buffer=nl.sbuf)
-    if groups.outputs < apart:
+    return [repeat_column(columns[0], at_once, apart)]
+
+
+def repeat_column(column: nl.NkiTensor, rows: int, apart: int) -> nl.NkiTensor:
+    """A column (o, 1) in SBUF ``rows`` times (P, 1), each ``apart`` partitions after the other, with zeros between."""
+    all_sb = nl.ndarray((rows * apart, 1), dtype=nl.float32, buffer=nl.sbuf)
+    if column.shape[0] < apart:
         nisa.memset(dst=all_sb, value=0.0, engine=nisa.engine.vector)
-    for j in range(at_once):
-        own_sb = all_sb[j * apart : j * apart + groups.outputs]
-        nisa.tensor_copy(dst=own_sb, src=columns[0], engine=nisa.engine.vector)
-    return [all_sb]
+    for j in range(rows):
+        own_sb = all_sb[j * apart : j * apart + column.shape[0]]
+        nisa.tensor_copy(dst=own_sb, src=column, engine=nisa.engine.vector)
+    return all_sb
 
 
 def convolve_row_groups(
