@@ -157,6 +157,11 @@ def group_area(area: Area, groups: RowGroups) -> Area:
     return ((r0 // groups.made, ceil_div(r1, groups.made)), columns)
 
 
+def whole_groups(rows: int, together: int) -> int:
+    """The most whole groups among ``rows``; all rows if there is none."""
+    return rows // together * together if rows > together else rows
+
+
 def load_row_groups(
     src: nl.NkiTensor, images: Pair, area: Area, how: Method, most: tuple[int, int, int], number: int
 ) -> tuple[Any, tuple[Pair, Pair]]:
