@@ -79,6 +79,8 @@ class ServeSettings(BaseSettings):
     allow_unsupported_device: bool = False
     fallback: Literal["none", "onnxruntime"] = "none"
     shape: Annotated[list[str], NoDecode] = []
+    lengths: Annotated[list[Annotated[int, Field(ge=1)]], NoDecode] = []
+    pad: Annotated[list[str], NoDecode] = []
     max_instructions: int | None = Field(default=None, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -103,7 +105,7 @@ class ServeSettings(BaseSettings):
         """``none`` as 0."""
         return 0 if isinstance(value, str) and value.strip().lower() == "none" else value
 
-    @field_validator("models", "api_keys", "shape", mode="before")
+    @field_validator("models", "api_keys", "shape", "lengths", "pad", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Split texts, as in the environment, at their commas."""
@@ -122,6 +124,19 @@ class ServeSettings(BaseSettings):
         except OptionError as error:
             raise ValueError(f"{error}; {error.hint}" if error.hint else str(error)) from None
 
+    @field_validator("pad")
+    @classmethod
+    def _check_numbers(cls, pad: list[str]) -> list[str]:
+        """Refuse what is no input with a number."""
+        from trnrt.running.lengths import parse_pad
+
+        try:
+            for text in pad:
+                parse_pad(text)
+        except OptionError as error:
+            raise ValueError(f"{error}; {error.hint}") from None
+        return pad
+
     @field_validator("api_keys")
     @classmethod
     def _check_keys(cls, keys: list[SecretStr]) -> list[SecretStr]:
@@ -138,6 +153,13 @@ class ServeSettings(BaseSettings):
                 f"{self.host} can be reached from other machines, and there are no keys: set {PREFIX}API_KEYS to keys "
                 "of your choice with commas between, or say --insecure to answer everybody"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_pads(self) -> ServeSettings:
+        """Refuse what fills up sequences if there are no lengths."""
+        if self.pad and not self.lengths:
+            raise ValueError("--pad has no meaning without --lengths: say which lengths to compile for, too")
         return self
 
     @model_validator(mode="after")

@@ -45,7 +45,7 @@ if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: none if settings().derandomize else imported()
 
 # Folders whose tests import a helper module by its name; under importmode=importlib pytest adds none of them itself.
-for folder in ("kernels", "nki", "planner", "shared", "conformance/onnx", "serve"):
+for folder in ("kernels", "nki", "planner", "shared", "conformance/onnx", "serve", "../examples/embedding_server"):
     sys.path.append(str(Path(__file__).parent / folder))
 sys.path.append(str(Path(__file__).parents[1]))  # of ``benchmarks``, which is in no wheel
 

@@ -32,7 +32,9 @@ from trnrt.commands.options import (
     CutOutputs,
     DeviceProfileFlag,
     EffortFlag,
+    ExpectedRowsFlag,
     ExpectFlag,
+    ExpectLengthsFlag,
     InputFiles,
     LabelledFile,
     LncFlag,
@@ -62,6 +64,7 @@ from trnrt.commands.records import (
     Images,
     Overrides,
     Planning,
+    Sequences,
     SessionOptions,
     Showing,
     Verb,
@@ -129,6 +132,7 @@ def run_command(
     overrides: Overrides,
     effort: RunEffortFlag = None,
     buckets: BucketsFlag = None,
+    sequences: Sequences,
     cache: CacheFlag = True,
     device: Device,
     showing: Showing,
@@ -142,7 +146,7 @@ def run_command(
     from trnrt.commands.opening import Feeding
     from trnrt.commands.run import run
 
-    options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options)
+    options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options, sequences)
     run(model, options, Feeding(inputs or [], images.options, batch, seed), showing, reporting)
 
 
@@ -163,6 +167,7 @@ def validate_command(
     overrides: Overrides,
     effort: RunEffortFlag = None,
     buckets: BucketsFlag = None,
+    sequences: Sequences,
     cache: CacheFlag = True,
     device: Device,
     comparing: Comparing,
@@ -172,7 +177,7 @@ def validate_command(
     from trnrt.commands.validate import Given, validate
 
     given = Given(inputs or [], data, images.options, samples, seed)
-    options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options)
+    options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options, sequences)
     if not validate(model, options, given, comparing, reporting):
         raise typer.Exit(1)
 
@@ -267,15 +272,29 @@ def profile_command(
         raise typer.Exit(1)
 
 
-@app.command("buckets", cls=Verb, short_help="Choose the batch sizes to compile for.")
+@app.command("buckets", cls=Verb, short_help="Choose the batch sizes, or lengths, to compile for.")
 @takes_records
 def buckets_command(
-    model: ModelFile, expected: ExpectFlag, planning: Planning, reporting: Reporting, most: MostFlag = 8
+    model: ModelFile,
+    planning: Planning,
+    reporting: Reporting,
+    expected: ExpectFlag = None,
+    lengths: ExpectLengthsFlag = None,
+    batch: ExpectedRowsFlag = None,
+    most: MostFlag = 8,
 ) -> None:
-    """Choose the batch sizes that make the expected batches fastest, by the timing model; runs nothing."""
-    from trnrt.commands.buckets import choose
+    """Choose the batch sizes that make the expected batches fastest, by the timing model; runs nothing. With
+    --expect-lengths choose sequence lengths; onnxruntime checks that padding changes no output."""
+    from trnrt.commands.buckets import choose, choose_lengths
 
-    choose(model, SessionOptions(planning), expected, most, reporting)
+    if (expected is None) == (lengths is None):
+        raise OptionError("give --expect or --expect-lengths, one of them", hint="write --expect 1:0.7,8:0.3")
+    if lengths is not None:
+        choose_lengths(model, SessionOptions(planning), lengths, batch or 1, most, reporting)
+    elif expected is not None:
+        if batch is not None:
+            raise OptionError("--batch needs --expect-lengths", hint="leave it out: --expect has the batches")
+        choose(model, SessionOptions(planning), expected, most, reporting)
 
 
 app.command("plan", cls=Verb, short_help="Estimate the cores and instances for a request rate.")(plan_command)

@@ -29,7 +29,9 @@ from trnrt.planner.sizes import default_shapes
 from trnrt.running.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, check_buckets
 from trnrt.running.buckets import choose as choose_buckets
 from trnrt.running.feeding import NodeArg, check_feeds, check_kinds, check_outputs, node_arg, row_counts
+from trnrt.running.lengths import Fitted, Lengths
 from trnrt.running.no_rows import outputs_of_no_rows
+from trnrt.running.padding import open_lengths
 from trnrt.running.planning import Planner
 from trnrt.running.programs import Programs
 from trnrt.running.ranges import with_ranges
@@ -51,6 +53,8 @@ class MoreOptions(TypedDict, total=False):
     calibration: Path | Mapping[str, Array] | None
     narrow: str
     device: DeviceOptions | None
+    lengths: Sequence[int] | None
+    pads: Mapping[str, float] | None
 
 
 class InferenceSession:
@@ -72,6 +76,9 @@ class InferenceSession:
     - ``cache``: keep plans, in ``cache_dir`` or the default directory.
     - ``calibration``: typical inputs, or their file: the ranges of 8-bit floats are measured on them, by onnxruntime.
     - ``narrow``: the layers in 8-bit floats: those that are "faster" so, except the first and the last, or "all".
+    - ``lengths``: the sequence lengths to compile for; others are padded to the next one, and outputs cut back. A model
+      whose outputs depend on padded places is refused: onnxruntime runs it, to check that.
+    - ``pads``: with ``lengths``, the number in an input's padded places; 0 by default.
     - ``device``: the NeuronCores to use, and the time limit of a run. With its ``lnc`` 2, the two physical cores of a
       logical one divide the work where that is predicted to be faster, on the simulator, too.
 
@@ -127,8 +134,20 @@ class InferenceSession:
         self.metadata = self.model.metadata
         self.buckets = check_buckets(DEFAULT_BUCKETS if buckets is None else buckets)
         self._slicer = Slicer(self.model)
-        options = with_ranges(self.model, options, more.get("calibration"))
+        options = with_ranges(self.model, self._open_lengths(options, more), more.get("calibration"))
         self._plan_with(Planner(self.model, options, cache))
+
+    def _open_lengths(self, options: PlanOptions, more: MoreOptions) -> PlanOptions:
+        """Check the lengths; return the options with the largest as the size that the model leaves open."""
+        self.lengths: Lengths | None = None
+        sizes, pads = more.get("lengths"), more.get("pads")
+        if sizes is not None:
+            self.lengths = open_lengths(self.model, self.serialized(), sizes, pads)
+            longest = self.lengths.shapes(self.model, self.lengths.sizes[-1])
+            return replace(options, shapes=options.shapes or longest)
+        if pads:
+            raise OptionError("pads say what fills sequences up, and there are no lengths", hint="give lengths, too")
+        return options
 
     def _plan_with(self, planner: Planner) -> None:
         self._planner = planner
@@ -172,7 +191,8 @@ class InferenceSession:
         Rows run in slices of the model's fixed batch, or of the session's ``buckets`` if the batch is open; the last
         slice is padded, and ``last_run.notes`` says so. Within a bucket, a row's result does not depend on its
         neighbours, bit for bit. A model whose rows depend on each other is compiled for the exact number of rows. Lists
-        of numbers become arrays of the input's dtype. ``input_feed`` is onnxruntime's name for ``feeds``.
+        of numbers become arrays of the input's dtype. Sequences are padded to the next of the session's ``lengths``.
+        ``input_feed`` is onnxruntime's name for ``feeds``.
         """
         wanted = check_outputs(self.model, output_names)
         arrays = check_feeds(self.model, {**(feeds or {}), **(input_feed or {})})
@@ -204,6 +224,10 @@ class InferenceSession:
             self._apart.model, self._apart._slicer = apart, Slicer(apart)
             self._apart._plan_with(replace(self._planner, model=apart))
         return self._apart
+
+    def fit_length(self, arrays: Mapping[str, Array]) -> Fitted:
+        """The inputs, padded to one of the session's ``lengths``; InputError if they are longer than all."""
+        return Fitted(dict(arrays)) if self.lengths is None else self.lengths.fit(arrays)
 
     def plan(self, batch: int = 1) -> Plan:
         """Make the plan for ``batch`` rows, as one kernel of any size.
@@ -241,6 +265,25 @@ class InferenceSession:
                 f"the rows of the model are not independent: {reason}", hint="each batch is compiled for its own size"
             )
         return choose_buckets(expected, lambda rows: self.latency(rows).us, most=most)
+
+    def choose_lengths(
+        self, expected: Mapping[int, float], batch: int = 1, most: int = MOST_BUCKETS
+    ) -> tuple[tuple[int, ...], dict[int, Range]]:
+        """Choose at most ``most`` lengths with the least predicted latency for sequences of these lengths and weights.
+
+        Returns them, and the predicted latency of ``batch`` rows of each length that was considered. OptionError if the
+        model has no sequence, or padding changes its outputs.
+        """
+        lengths = open_lengths(self.model, self.serialized(), sorted(expected))
+        timed: dict[int, Range] = {}
+
+        def latency_us(length: int) -> float:
+            options = replace(self.options, shapes=lengths.shapes(self.model, length))
+            timed[length] = self.with_options(options).latency(batch)
+            return timed[length].us
+
+        # A larger one may be more than the model's positions.
+        return choose_buckets(expected, latency_us, most=most, largest_size=max(expected)), timed
 
     def shapes_for(self, batch: int = 1) -> dict[str, tuple[int, ...]]:
         """The inputs' shapes for ``batch`` rows; InputError if one is open and ``shapes`` does not give it."""
@@ -288,6 +331,11 @@ class InferenceSession:
         return twin
 
     def _run(self, arrays: dict[str, Array]) -> tuple[dict[str, Any], RunResult]:
+        fitted = self.fit_length(arrays)
+        outputs, result = self._run_rows(fitted.arrays)
+        return fitted.cut(outputs), replace(result, notes=(*fitted.notes, *result.notes))
+
+    def _run_rows(self, arrays: dict[str, Array]) -> tuple[dict[str, Any], RunResult]:
         if not count_rows(self.model, arrays):
             outputs = outputs_of_no_rows(self.model, arrays, self.mixing(arrays))
             return outputs, RunResult(("the batch has 0 rows: nothing was run",))

@@ -39,6 +39,7 @@ class Inference:
     """An answer, and its time: waiting for the model, waiting for the batch, and computing it.
 
     ``described``: the model that computed it, which may have been replaced when the answer is written.
+    ``length``, ``length_bucket``: of its sequences, and what they were padded to; 0 for a model without lengths.
     """
 
     outputs: dict[str, Array]
@@ -49,6 +50,8 @@ class Inference:
     batch_rows: int
     bucket: int
     described: Description = NOTHING_KNOWN
+    length: int = 0
+    length_bucket: int = 0
 
 
 class Runnable(Protocol):
@@ -65,8 +68,8 @@ class Runnable(Protocol):
         """The rows that a batch of ``rows`` is padded to."""
         ...
 
-    def predicted_us(self, rows: int) -> float | None:
-        """Their time on the device, microseconds."""
+    def predicted_us(self, feeds: Feeds, rows: int) -> float | None:
+        """The time of a batch on the device, microseconds."""
         ...
 
 
@@ -370,7 +373,7 @@ def compute_batch(
     outputs = runnable.run(merged)
     took = time.perf_counter() - start
     total = sum(rows)
-    metrics.batch(total, took, runnable.predicted_us(total))
+    metrics.batch(total, took, runnable.predicted_us(merged, total))
     bucket = runnable.bucket(total)
     found = []
     for member, part in zip(batch, _split(outputs, rows), strict=True):

@@ -30,6 +30,8 @@ class Description:
     ``buckets``: the rows it is compiled for; () without a batch, or if rows depend on each other: then it compiles
     for each request's shape
     ``predictions``: the device's time by bucket (or for 1 row), where there is a prediction
+    ``by_length``: the same by sequence length, for a model that is compiled for several; ``predictions`` has the
+    longest's
     ``mixing``: why rows of different requests can't share a batch; None if they can
     ``version``: of the file; replicas of Ray Serve tell it
     """
@@ -39,11 +41,24 @@ class Description:
     metadata: dict[str, str] = field(default_factory=dict)
     labels: list[str] | None = None
     predictions: dict[int, Range] = field(default_factory=dict)
+    by_length: dict[int, dict[int, Range]] = field(default_factory=dict)
     buckets: tuple[int, ...] = ()
     batch: int | str | None = None
     mixing: str | None = None
     parameters: tuple[str, ...] = ()
     version: str = ""
+
+    def times(self, length: int) -> dict[int, Range]:
+        """The device's time by bucket for sequences that are padded to ``length``; 0 for a model without lengths."""
+        return self.by_length.get(length, self.predictions)
+
+    @property
+    def named_predictions(self) -> dict[str, Range]:
+        """The device's time by bucket as text; ``8x128`` is 8 rows of length 128."""
+        if not self.by_length:
+            return {str(rows): found for rows, found in self.predictions.items()}
+        by_length = self.by_length.items()
+        return {f"{rows}x{length}": found for length, times in by_length for rows, found in times.items()}
 
 
 NOTHING_KNOWN = Description()

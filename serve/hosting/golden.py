@@ -41,7 +41,8 @@ def golden_feeds(session: InferenceSession, model: Path, rows: int) -> dict[str,
     try:
         return session.random_inputs(rows)
     except InputError as error:
-        hint = f"name open sizes with --shape, or put arrays for all inputs into {path.name} beside the model"
+        arrays = f"put arrays for all inputs into {path.name} beside the model"
+        hint = f"name open sizes with --shape, or an encoder's lengths with --lengths, or {arrays}"
         raise InputError(f"no golden input: {error}", hint=hint) from None
 
 

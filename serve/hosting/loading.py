@@ -9,14 +9,20 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trnrt.importer import TensorInfo, import_model
+from trnrt.errors import InputError
+from trnrt.importer import ImportedModel, TensorInfo, import_model
+from trnrt.nki.machine.timing import Range
 from trnrt.planner.sizes import parse_shape
 from trnrt.report.top import labels_of, looked_up_labels
 from trnrt.running.buckets import DEFAULT_BUCKETS, cover
+from trnrt.running.lengths import Fitted, has_sequence, parse_pad
 from trnrt.running.rows import as_matrix, count_rows
+from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.hosting.devices import device_options
 from trnrt.serve.hosting.golden import Golden, golden_feeds, make_golden
+from trnrt.serve.hosting.metrics import ModelMetrics
+from trnrt.serve.http.problems import problem_of
 from trnrt.serve.settings import ServeSettings
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, open_onnxruntime
@@ -59,6 +65,13 @@ class LoadedModel:
         self.session.close()
         self._spare.close()
 
+    def fit(self, feeds: Mapping[str, Array]) -> Fitted:
+        """The inputs, padded to one of the compiled lengths. Problem(400) if they are longer than all."""
+        try:
+            return self.session.fit_length(feeds)
+        except InputError as error:
+            raise problem_of(error) from None
+
     def kind(self, feeds: Mapping[str, Array]) -> object:
         """A key for requests that fit into one batch: the sizes of a row, and the parameters' values."""
         if self._is_static:
@@ -78,9 +91,9 @@ class LoadedModel:
         buckets = self.described.buckets
         return sum(part.bucket for part in cover(rows, buckets)) if buckets else rows
 
-    def predicted_us(self, rows: int) -> float | None:
+    def predicted_us(self, feeds: Mapping[str, Array], rows: int) -> float | None:
         """The device's time for ``rows`` rows, microseconds; None if there is no prediction."""
-        buckets, predictions = self.described.buckets, self.described.predictions
+        buckets, predictions = self.described.buckets, self.described.times(self.session.fit_length(feeds).size)
         sizes = [part.bucket for part in cover(rows, buckets)] if buckets else [rows]
         return sum(predictions[size].us for size in sizes) if all(size in predictions for size in sizes) else None
 
@@ -110,16 +123,20 @@ class LoadedModel:
         )
 
     def _compile(self) -> None:
-        """Compile every bucket, and compare each with onnxruntime."""
-        model, predictions = self.session.model, {}
+        """Compile every bucket of every length, and compare each with onnxruntime."""
+        model, lengths = self.session.model, self.session.lengths
         reference, noise = open_onnxruntime(self.session), Noise(self.session)
         example: dict[str, Array] = {}
-        for rows in self.described.buckets or (1,):
-            example = self._prepare(rows, reference, noise)
-            if (predicted := self.session.last_run.predicted) is not None:
-                predictions[rows] = predicted
-        outputs = tuple(_output_meta(info, example[info.name], model.batch) for info in model.outputs)
-        self.described = replace(self.described, outputs=outputs, predictions=predictions)
+        times: dict[int, dict[int, Range]] = {}
+        for length in (0,) if lengths is None else lengths.sizes:
+            times[length] = {}
+            for rows in self.described.buckets or (1,):
+                example = self._prepare(rows, length, reference, noise)
+                if (predicted := self.session.last_run.predicted) is not None:
+                    times[length][rows] = predicted
+        outputs = tuple(_output_meta(info, example[info.name], self.session) for info in model.outputs)
+        longest, by_length = times[max(times)], {} if lengths is None else times
+        self.described = replace(self.described, outputs=outputs, predictions=longest, by_length=by_length)
 
     def _why_mixing(self) -> str | None:
         batch = self.session.model.batch
@@ -128,9 +145,12 @@ class LoadedModel:
         feeds = golden_feeds(self.session, self.path, batch if isinstance(batch, int) else 2)
         return self.session.mixing(feeds)
 
-    def _prepare(self, rows: int, reference: Any, noise: Noise) -> dict[str, Array]:
-        """Compile a bucket, and compare its outputs with onnxruntime's."""
-        golden = make_golden(self.session, reference, golden_feeds(self.session, self.path, rows), noise)
+    def _prepare(self, rows: int, length: int, reference: Any, noise: Noise) -> dict[str, Array]:
+        """Compile a bucket, and compare its outputs with onnxruntime's. ``length``: of its sequences, if it has any."""
+        feeds = golden_feeds(self.session, self.path, rows)
+        if self.session.lengths is not None:
+            feeds = self.session.lengths.resize(feeds, length)
+        golden = make_golden(self.session, reference, feeds, noise)
         outputs = _run(self.session, golden.feeds)
         golden.check(outputs)
         if not self._prepared:
@@ -148,8 +168,17 @@ class LoadedModel:
         return self._spare
 
 
+def with_length(inference: Inference, fitted: Fitted, metrics: ModelMetrics) -> Inference:
+    """An answer to padded inputs, cut back to the request's length, which is counted."""
+    metrics.count_places(inference.rows, fitted.length, fitted.size)
+    outputs = fitted.cut(inference.outputs)
+    return replace(inference, outputs=outputs, length=fitted.length, length_bucket=fitted.size)
+
+
 def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
     """The session of a model's file with the server's settings."""
+    model = import_model(path) if settings.shape or settings.lengths else None
+    lengths = settings.lengths if model is not None and has_sequence(model) else None
     return InferenceSession(
         path,
         target=settings.target,
@@ -159,18 +188,23 @@ def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
         backend=settings.backend,
         fallback=None if settings.fallback == "none" else settings.fallback,
         buckets=_bucket_sizes(settings),
-        shapes=_shapes(path, settings),
+        shapes=None if model is None else _shapes(model, settings),
+        lengths=lengths or None,
+        pads=None if model is None or not lengths else _pads(model, settings),
         max_instructions=settings.max_instructions,
         device=device_options(settings),
     )
 
 
-def _shapes(path: Path, settings: ServeSettings) -> dict[str, tuple[int, ...]]:
+def _pads(model: ImportedModel, settings: ServeSettings) -> dict[str, float]:
+    """The settings' numbers in padded places, of this model's inputs."""
+    names = [info.name for info in model.inputs]
+    return {name: value for name, value in map(parse_pad, settings.pad) if name in names}
+
+
+def _shapes(model: ImportedModel, settings: ServeSettings) -> dict[str, tuple[int, ...]]:
     """The settings' sizes for this model's inputs; sizes without a name are for its only input."""
     given = dict(parse_shape(text) for text in settings.shape)
-    if not given:
-        return {}
-    model = import_model(path)
     varying = {
         info.name for info in model.inputs if any(not isinstance(d, int) and d != model.batch for d in info.shape)
     }
@@ -191,9 +225,11 @@ def _meta(info: TensorInfo) -> TensorMeta:
     return TensorMeta(info.name, info.dtype, tuple(size if isinstance(size, int) else -1 for size in info.shape))
 
 
-def _output_meta(info: TensorInfo, example: Array, batch: int | str | None) -> TensorMeta:
+def _output_meta(info: TensorInfo, example: Array, session: InferenceSession) -> TensorMeta:
     """The file's declaration; if that is a list of maps or has no shape, the shape of ``example``."""
     if not info.dtype.endswith(")") and len(info.shape) == example.ndim:
         return _meta(info)
-    sizes = example.shape if batch is None else (-1, *example.shape[1:])
+    varying = {0} if session.model.batch is not None else set()
+    varying |= set(() if session.lengths is None else session.lengths.outputs.get(info.name, ()))
+    sizes = tuple(-1 if axis in varying else size for axis, size in enumerate(example.shape))
     return TensorMeta(info.name, example.dtype.name, sizes)

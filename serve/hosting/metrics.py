@@ -108,6 +108,9 @@ class _Families:
         self.compute = histogram("compute_seconds", "Computing of a batch.", _SECONDS)
         self.total = histogram("inference_seconds", "From a request's queueing to its outputs.", _SECONDS)
         self.rows = histogram("batch_rows", "Rows of a batch, without padding.", _ROWS)
+        self.places = counter(
+            "sequence_places", "Places of sequences that were padded to --lengths: given, padding.", "kind"
+        )
         self.pending = gauge("pending_requests", "Requests that wait for the model.")
         self.state = gauge("model_state", f"Workers with the model in a state ({', '.join(STATES)}).", "state")
         self.predicted = gauge(
@@ -138,6 +141,12 @@ class ModelMetrics:
         """A request was queued (+1), or left the queue (-1)."""
         self._pending.inc(change)
 
+    def count_places(self, rows: int, length: int, size: int) -> None:
+        """A request's ``rows`` sequences of ``length`` were padded to ``size``; 0 without lengths."""
+        if size:
+            self._families.places.labels(self._name, "given").inc(rows * length)
+            self._families.places.labels(self._name, "padding").inc(rows * (size - length))
+
     def batch(self, rows: int, compute_s: float, predicted_us: float | None) -> None:
         """A batch was computed; ``predicted_us`` is the device's predicted time."""
         self._rows.observe(rows)
@@ -159,10 +168,10 @@ class ModelMetrics:
         """The device failed while the model was loaded or run."""
         self._device_errors.inc()
 
-    def set_predictions(self, predictions: Mapping[int, Range]) -> None:
+    def set_predictions(self, predictions: Mapping[str, Range]) -> None:
         """Set the device's predicted time of a batch, by bucket."""
         for bucket, predicted in predictions.items():
-            self._families.predicted.labels(self._name, str(bucket)).set(predicted.us / 1e6)
+            self._families.predicted.labels(self._name, bucket).set(predicted.us / 1e6)
 
     def shadow(self, outcome: str, max_abs: float | None = None, changed: int = 0) -> None:
         """onnxruntime ran a request, too: agreed, drifted or failed; or skipped it, as the queue was full."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trnrt.errors import DeviceError
 from trnrt.serve.hosting.batching import Batcher, ComputeThread, Inference, Limits
 from trnrt.serve.hosting.description import NOTHING_KNOWN
-from trnrt.serve.hosting.loading import LoadedModel
+from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.recovering import Backoff, Failure, failure_of
 from trnrt.serve.hosting.shadow import Shadow
@@ -91,7 +91,9 @@ class ServedModel:
         loaded = engine.loaded
         check_outputs(loaded.described, outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
-        inference = await engine.batcher.infer(feeds, loaded.rows(feeds), loaded.kind(feeds), limit)
+        fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
+        answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
+        inference = with_length(answer, fitted, self._own_metrics)
         engine.shadow.offer(feeds, inference.outputs)
         wanted = {name: inference.outputs[name] for name in outputs} if outputs else inference.outputs
         return replace(inference, outputs=wanted, described=loaded.described)
@@ -158,7 +160,7 @@ class ServedModel:
         described = self.described = engine.loaded.described
         self._ready_since = BACKOFF.now()
         self._become("ready")
-        self._own_metrics.set_predictions(described.predictions)
+        self._own_metrics.set_predictions(described.named_predictions)
         log("info", "model_ready", model=self.name, buckets=described.buckets, alone=described.mixing)
         return old
 

@@ -148,7 +148,8 @@ def check_ready(model: Model) -> None:
 
 def timing(inference: Inference) -> dict[str, float]:
     """Where a request's time went."""
-    return {
+    lengths = {"length": inference.length, "length_bucket": inference.length_bucket} if inference.length_bucket else {}
+    return lengths | {
         "queue_ms": round(inference.queue_ms, 3),
         "batch_ms": round(inference.batch_ms, 3),
         "compute_ms": round(inference.compute_ms, 3),

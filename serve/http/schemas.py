@@ -101,7 +101,8 @@ SCHEMAS: dict[str, Schema] = {
             "description": "One item a row: its values, nested or flat; for several inputs an object of them.",
         },
     ),
-    "Timing": _record(
+    "Timing": _object(
+        "queue_ms batch_ms compute_ms total_ms rows batch_rows bucket predicted_device_us",
         queue_ms=_NUMBER,
         batch_ms=_NUMBER,
         compute_ms=_NUMBER,
@@ -109,6 +110,8 @@ SCHEMAS: dict[str, Schema] = {
         rows=_COUNT,
         batch_rows=_COUNT,
         bucket=_COUNT,
+        length=_COUNT,
+        length_bucket=_COUNT,
         predicted_device_us={"type": ["number", "null"]},
     ),
     "Prediction": _object(

@@ -23,7 +23,7 @@ from trnrt.neuron.cores import VISIBLE, Lease
 from trnrt.serve.hosting.batching import ComputeThread, Inference, Member, compute_batch, logged_problem
 from trnrt.serve.hosting.description import Description
 from trnrt.serve.hosting.devices import lease_for
-from trnrt.serve.hosting.loading import LoadedModel
+from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.shadow import Shadow
 from trnrt.serve.hosting.versions import version_of
@@ -57,7 +57,7 @@ class ModelReplica:
         self._batched = self._batcher(settings.max_delay_ms / 1e3)
         self._free = asyncio.Event()
         self._free.set()
-        self._own_metrics.set_predictions(self._described.predictions)
+        self._own_metrics.set_predictions(self._described.named_predictions)
         log("info", "model_ready", buckets=self._described.buckets, alone=self._described.mixing)
 
     async def infer(self, ask: Ask) -> Outcome:
@@ -65,10 +65,11 @@ class ModelReplica:
         came = time.perf_counter()
         try:
             self._checker.check(ask.feeds)
+            fitted = self._loaded.fit(ask.feeds)
         except Problem as problem:
             return problem
         rows = self._loaded.rows(ask.feeds)
-        member = Member(ask.feeds, rows, self._loaded.kind(ask.feeds), ask.request, came)
+        member = Member(fitted.arrays, rows, self._loaded.kind(fitted.arrays), ask.request, came)
         if not self._loaded.mergeable or rows >= self._loaded.most_rows:
             outcome = (await self._compute_batches([member]))[0]
         else:
@@ -76,6 +77,7 @@ class ModelReplica:
             outcome = await self._batched(member)
         if isinstance(outcome, Problem):
             return outcome
+        outcome = with_length(outcome, fitted, self._own_metrics)
         self._shadow.offer(ask.feeds, outcome.outputs)
         return outcome if ask.version == self._described.version else replace(outcome, described=self._described)
 

@@ -104,7 +104,7 @@ class Doubling:
         """The next power of two."""
         return 1 << (rows - 1).bit_length()
 
-    def predicted_us(self, rows: int) -> float | None:
+    def predicted_us(self, feeds: Mapping[str, NDArray[Any]], rows: int) -> float | None:
         """A microsecond a row."""
         return float(rows)
 

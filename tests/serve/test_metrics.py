@@ -54,10 +54,12 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         metrics.count_rejection(reason)
     model = metrics.model("m")
     model.state("loading")
-    model.set_predictions({8: Range(20.0, 25.0, 30.0)})
+    model.set_predictions({"8": Range(20.0, 25.0, 30.0)})
     model.batch(5, 0.002, 25.0)
     model.count_answer(0.001, 0.004)
     model.shadow("agreed", 1e-6, 1)
+    model.count_places(2, 0, 0)
+    model.count_places(2, 5, 8)
     page, content_type = metrics.render()
     families = {family.name for family in text_string_to_metric_families(page.decode())}
     assert content_type.startswith("text/plain")
@@ -70,6 +72,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         "trnrt_compute_seconds",
         "trnrt_inference_seconds",
         "trnrt_batch_rows",
+        "trnrt_sequence_places",
         "trnrt_pending_requests",
         "trnrt_model_state",
         "trnrt_predicted_device_seconds",
@@ -82,6 +85,8 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     found = samples(page.decode())
     assert found["trnrt_requests_total[('code', '200'), ('method', 'POST'), ('path', '/predict')]"] == 1
     assert found["trnrt_predicted_device_busy_seconds_total[('model', 'm')]"] == 25e-6
+    assert found["trnrt_sequence_places_total[('kind', 'given'), ('model', 'm')]"] == 10
+    assert found["trnrt_sequence_places_total[('kind', 'padding'), ('model', 'm')]"] == 6
     assert [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}')]"] for s in STATES] == [1, 0, 0, 0, 0, 0]
     assert found["trnrt_resident_bytes[('worker', '0')]"] > 1e6
 

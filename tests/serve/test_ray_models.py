@@ -107,6 +107,21 @@ def test_what_comes_together_is_one_batch_of_each_kind(tmp_path: Path) -> None:
     run(work())
 
 
+def test_different_lengths_share_a_batch(tmp_path: Path) -> None:
+    async def work() -> None:
+        replica = await replica_of(save(tmp_path, "varying", VARYING), lengths=[4, 8])
+        pieces = [numbers(1, 5), numbers(1, 7), numbers(1, 3)]
+        found = await asyncio.gather(*(ask(replica, piece) for piece in pieces))
+        for piece, answer in zip(pieces, found, strict=True):
+            assert np.array_equal(answer.outputs["y"], np.maximum(piece, 0))
+        lengths = [(answer.batch_rows, answer.length, answer.length_bucket) for answer in found]
+        assert lengths == [(2, 5, 8), (2, 7, 8), (1, 3, 4)]
+        refused = await ask(replica, numbers(1, 9))
+        assert isinstance(refused, Problem) and refused.status == 400 and "the largest" in refused.text
+
+    run(work())
+
+
 def test_more_rows_than_a_batch_has_and_a_model_without_rows_run_alone(tmp_path: Path) -> None:
     async def work() -> None:
         replica = await replica_of(save(tmp_path, "relu", RELU))

@@ -77,9 +77,10 @@ def exercised() -> Metrics:
     model = metrics.model("m")
     model.batch(1, 0.1, 10.0)
     model.count_answer(0.1, 0.2)
+    model.count_places(1, 3, 4)
     model.pending(1)
     model.state("ready")
-    model.set_predictions({1: Range(9.0, 10.0, 11.0)})
+    model.set_predictions({"1": Range(9.0, 10.0, 11.0)})
     model.shadow("agreed", 0.1, 1)
     return metrics
 

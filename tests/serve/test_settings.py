@@ -43,10 +43,11 @@ def test_the_environment_names_the_file_too(tmp_path: Path, monkeypatch: pytest.
 def test_texts_are_lists_with_commas_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRNRT_MODELS", "a.onnx, b.onnx")
     monkeypatch.setenv("TRNRT_API_KEYS", "one,,two ,")
+    monkeypatch.setenv("TRNRT_LENGTHS", "32, 64")
     settings = read_settings({})
     assert settings.models == [Path("a.onnx"), Path("b.onnx")]
     assert [key.get_secret_value() for key in settings.api_keys] == ["one", "two"]
-    assert "two" not in repr(settings)
+    assert "two" not in repr(settings) and settings.lengths == [32, 64]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,9 @@ def test_texts_are_lists_with_commas_between(monkeypatch: pytest.MonkeyPatch) ->
         ({"max_delay_ms": float("nan")}, "--max-delay-ms (TRNRT_MAX_DELAY_MS)"),
         ({"shadow": 1.5}, "--shadow (TRNRT_SHADOW)"),
         ({"dtype": "int8"}, "--dtype (TRNRT_DTYPE)"),
+        ({"lengths": [0]}, "--lengths (TRNRT_LENGTHS): input should be greater than or equal to 1, not 0"),
+        ({"lengths": [8], "pad": ["ids"]}, "--pad (TRNRT_PAD): pad 'ids' is no input with a number"),
+        ({"pad": ["ids=1"]}, "--pad has no meaning without --lengths"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_place_and_limit(flags: dict[str, object], told: str) -> None:

@@ -140,7 +140,7 @@ class Timed:
         """It pads nothing."""
         return rows
 
-    def predicted_us(self, rows: int) -> float | None:
+    def predicted_us(self, feeds: Mapping[str, NDArray[Any]], rows: int) -> float | None:
         """Nothing is predicted."""
         return None
 

@@ -72,6 +72,23 @@ def detecting() -> bytes:
     return net.model(net.add("Reshape", net.add("Concat", boxes, scores, axis=1), shape))
 
 
+def masked(out: float, whole_row: bool) -> bytes:
+    """Attention whose mask is made of numbers that stand for infinity; they may mask all that a token could look at."""
+    net = Net("masked", [1, 8, 16], seed=7)
+    mask = np.zeros((8, 8), np.float32)
+    mask[:, 5:] = out
+    if whole_row:
+        mask[2] = out
+    q, k, v = (net.add("MatMul", "x", net.weight(16, 16, scale=0.3)) for _ in range(3))
+    scores = net.add("MatMul", q, net.add("Transpose", k, perm=[0, 2, 1]))
+    weights = net.add("Softmax", net.add("Add", scores, net.constant(mask)), axis=-1)
+    return net.model(net.add("MatMul", net.add("MatMul", weights, v), net.weight(16, 16, scale=0.3)))
+
+
+MASKED: dict[str, Callable[[], bytes]] = {
+    "masked by the lowest number": lambda: masked(float(np.finfo(np.float32).min), True),
+    "masked by infinity": lambda: masked(-np.inf, False),
+}
 MODELS: dict[str, Callable[[], bytes]] = {
     "growing": growing,
     "shrinking": lambda: scaled(growing(4), 1e-12),
@@ -100,9 +117,9 @@ def opened(model: bytes, dtype: str = "float32") -> trnrt.InferenceSession:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", [*MODELS, *NETS])
+@pytest.mark.parametrize("name", [*MODELS, *MASKED, *NETS])
 def test_a_right_model_passes(name: str, dtype: str) -> None:
-    session = opened((MODELS | NETS)[name](), dtype)
+    session = opened((MODELS | MASKED | NETS)[name](), dtype)
     for seed in range(2 if dtype == "float32" else 1):
         report = validate(session, rows_for(session, seed))
         assert report.passed and report.tolerances == "measured" and report.notes == ()
@@ -146,9 +163,9 @@ def test_a_small_channel_beside_large_ones() -> None:
     assert not output.passed and output.element[1] == 7
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *MASKED])
 def test_one_wrong_element(name: str) -> None:
-    session = opened(MODELS[name]())
+    session = opened((MODELS | MASKED)[name]())
     feeds = rows_for(session)
     (right,) = session.run(None, feeds)
     wrong = right.copy()

@@ -60,6 +60,8 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
             calibration=planning.calibration,
             narrow=planning.narrow.value,
             device=options.device,
+            lengths=options.sequences.lengths,
+            pads=options.sequences.pads,
         )
     return session if overrides.plan is None else apply_plan(session, overrides.plan)
 

@@ -199,6 +199,13 @@ def read_buckets(text: str) -> tuple[int, ...]:
     return parse_buckets(text)
 
 
+def read_lengths(text: str) -> tuple[int, ...]:
+    """``32,64,128`` as lengths; OptionError if it isn't that."""
+    from trnrt.running.lengths import parse_lengths
+
+    return parse_lengths(text)
+
+
 # From the folder: the package trnrt.nki.machine is heavy, and every --help imports this module.
 _NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "nki" / "machine").glob("*.toml"))
 TARGETS = f"[{'|'.join(_NAMES)}|FILE.toml]"
@@ -357,6 +364,8 @@ PlanBatchFlag = Annotated[
 ]
 CALIBRATION = "Typical inputs, for --dtype float8_e4m3 and float8_e5m2: the ranges of numbers are measured on them."
 NARROW = "Layers in 8-bit floats: those estimated to be faster so, except the first and the last; or all that can be."
+LENGTHS = "Sequence lengths to compile for; others are padded to the next one, and the outputs cut back."
+PAD = "With --lengths: the number in an input's padded places, repeatable. By default 0."
 BUDGET = "The most instructions of a kernel, as compiled; none sets no limit. By default 100000, if that can be met."
 EFFORT = 1
 _BY_EFFORT = "1: choose sizes, kernels and fusions by predicted time where that can gain. 0: use quick estimates."
@@ -422,6 +431,17 @@ ProfileBackendFlag = Annotated[
     Backend, device_flag("--backend", help="neuron: also run on the device, and show the measured times.")
 ]
 ExpectFlag = Annotated[
-    str, demand_flag("--expect", metavar="1:0.7,8:0.3", help="The expected batch sizes, with weights.")
+    str | None, demand_flag("--expect", metavar="1:0.7,8:0.3", help="The expected batch sizes, with weights.")
+]
+ExpectLengthsFlag = Annotated[
+    str | None,
+    demand_flag(
+        "--expect-lengths",
+        metavar="20:0.6,100:0.4",
+        help="Instead of --expect: the expected sequence lengths, with weights, to choose --lengths.",
+    ),
+]
+ExpectedRowsFlag = Annotated[
+    int | None, demand_flag("--batch", min=1, metavar="N", help="With --expect-lengths: rows of a batch. By default 1.")
 ]
 MostFlag = Annotated[int, demand_flag("--most", min=1, metavar="N", help="Choose at most N buckets.")]

@@ -18,7 +18,9 @@ from trnrt.commands.options import (
     BUDGET,
     CALIBRATION,
     EFFORT,
+    LENGTHS,
     NARROW,
+    PAD,
     PANELS,
     Backend,
     BackendFlag,
@@ -44,6 +46,7 @@ from trnrt.commands.options import (
     check_timing_target,
     flag,
     read_budget,
+    read_lengths,
     read_numbers,
     read_percent,
 )
@@ -278,6 +281,23 @@ class CapacityDemand:
 
 
 @dataclass(frozen=True)
+class Sequences:
+    """The lengths to compile for, and what fills sequences up."""
+
+    lengths: Sequence[int] | None = flag(
+        "Planning", "--lengths", metavar="32,64,128", help=LENGTHS, parser=read_lengths
+    )
+    pad: list[str] | None = flag("Planning", "--pad", metavar="INPUT=N", help=PAD)
+
+    @property
+    def pads(self) -> dict[str, float]:
+        """The numbers in padded places, by input."""
+        from trnrt.running.lengths import parse_pad
+
+        return dict(parse_pad(text) for text in self.pad or [])
+
+
+@dataclass(frozen=True)
 class Overrides:
     """Choices that override the planner's."""
 
@@ -342,6 +362,7 @@ class SessionOptions:
     buckets: Sequence[int] | None = None
     cache: bool = True
     device: DeviceOptions | None = None
+    sequences: Sequences = field(default_factory=Sequences)
 
 
 def takes_records(verb: Callable[..., None]) -> Callable[..., None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -21,7 +22,9 @@ import typer
 from trnrt.commands.options import (
     BUDGET,
     CALIBRATION,
+    LENGTHS,
     NARROW,
+    PAD,
     TARGETS,
     Backend,
     DType,
@@ -30,6 +33,7 @@ from trnrt.commands.options import (
     Narrow,
     flag,
     read_budget,
+    read_lengths,
 )
 from trnrt.commands.records import takes_records
 from trnrt.errors import BackendError
@@ -213,6 +217,14 @@ class Serving:
         metavar="[NAME=]SIZES",
         help="The sizes that an input leaves open, as image=3x224x224, in every model that has it.",
     )
+    lengths: Sequence[int] | None = flag(
+        "Planning",
+        "--lengths",
+        metavar="32,64,128",
+        help=f"{LENGTHS} In every model with an open length.",
+        parser=read_lengths,
+    )
+    pad: list[str] | None = flag("Planning", "--pad", metavar="INPUT=N", help=PAD)
     max_instructions: int | None = flag(
         "Planning", "--max-instructions", metavar="[N|none]", parser=read_budget, help=BUDGET
     )

@@ -11,9 +11,9 @@ from trnrt.errors import BackendError, OptionError, QuantiseError
 from trnrt.quantise.comparing import Array, Difference, compare_runs
 from trnrt.quantise.data import Data
 from trnrt.quantise.preparing import Layer, Prepared
+from trnrt.running.reference import open_model, run_session
 from trnrt.running.rows import as_matrix
 from trnrt.text import count_text, one_line
-from trnrt.validate.running import open_model, run_session
 
 LAYER_ROWS = 64
 """Rows on which each layer is quantised alone. The noise of a layer is known after a few rows; decisions need more, and

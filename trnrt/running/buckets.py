@@ -46,8 +46,11 @@ def parse_buckets(text: str) -> tuple[int, ...]:
         raise OptionError(f"buckets {text!r} are not batch sizes", hint="write --buckets 1,4,16") from None
 
 
-def parse_distribution(text: str) -> dict[int, float]:
-    """``1:0.7,8:0.3`` as batch sizes with weights of any scale (1 if left out). OptionError for anything else."""
+def parse_distribution(text: str, flag: str = "--expect", what: str = "batches") -> dict[int, float]:
+    """``1:0.7,8:0.3`` as sizes with weights of any scale (1 if left out). OptionError for anything else.
+
+    ``flag`` and ``what`` are for its message.
+    """
     found: dict[int, float] = {}
     try:
         for part in text.split(","):
@@ -57,7 +60,7 @@ def parse_distribution(text: str) -> dict[int, float]:
         found = {}
     if not found or min(found) < 1 or not all(0 < weight < float("inf") for weight in found.values()):
         raise OptionError(
-            f"expected batches {text!r} are not sizes with positive weights", hint="write --expect 1:0.7,8:0.2,32:0.1"
+            f"expected {what} {text!r} are not sizes with positive weights", hint=f"write {flag} 1:0.7,8:0.2,32:0.1"
         )
     return found
 
@@ -95,15 +98,17 @@ def choose(
     *,
     most: int = MOST_BUCKETS,
     least_gain: float = LEAST_GAIN,
+    largest_size: int | None = None,
 ) -> tuple[int, ...]:
     """The buckets with the least expected latency for batches of these sizes and weights.
 
     ``latency_us`` gives the predicted latency of a batch size. There are at most ``most`` buckets, and each further one
-    must save ``least_gain`` of the latency. Candidates are the expected sizes, and the next power of two of each: it
-    may be faster than a smaller odd size.
+    must save ``least_gain`` of the latency. Candidates are the expected sizes, and the next power of two of each up to
+    ``largest_size``: it may be faster than a smaller odd size.
     """
     sizes = sorted(expected)
-    candidates = sorted({*sizes, *(1 << (size - 1).bit_length() for size in sizes)})
+    powers = {1 << (size - 1).bit_length() for size in sizes}
+    candidates = sorted({*sizes, *(size for size in powers if largest_size is None or size <= largest_size)})
     total = sum(expected.values())
     latency = cache(latency_us)
 

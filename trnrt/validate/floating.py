@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from trnrt.errors import InputError
 from trnrt.importer import import_model
+from trnrt.running.reference import open_model
 from trnrt.running.rows import as_matrix
 from trnrt.session import InferenceSession
 from trnrt.text import list_text, quote
 from trnrt.validate.outputs import accuracy
-from trnrt.validate.running import open_model, run_onnxruntime
+from trnrt.validate.running import run_onnxruntime
 
 Array = NDArray[Any]
 

@@ -131,6 +131,7 @@ def _first_batch(session: InferenceSession, feeds: Mapping[str, Array]) -> tuple
     """The inputs of one run of the plan, and a note if they differ from the feeds."""
     batch = session.model.batch
     arrays = {info.name: np.asarray(feeds[info.name]) for info in session.model.inputs}
+    arrays = session.fit_length(arrays).arrays
     data = [name for name, array in arrays.items() if array.ndim and name not in session.model.parameters]
     if not data or batch is None:
         return arrays, []

@@ -16,7 +16,7 @@ from trnrt.errors import BackendError
 from trnrt.planner.lowering.walk import node_name, operator_name, value_name
 from trnrt.planner.naming import printable
 from trnrt.planner.parts.levels import read_values
-from trnrt.validate.running import run_session
+from trnrt.running.reference import run_session
 
 Array = NDArray[Any]
 # onnxruntime requires constants for the scales and sizes of these; no rule changes them.

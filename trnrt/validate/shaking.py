@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from trnrt.operators.bounds import sums
 from trnrt.operators.bounds.case import is_exact
-from trnrt.operators.bounds.rounding import SUMS, unit_roundoff
+from trnrt.operators.bounds.rounding import ENDLESS, SUMS, unit_roundoff
 from trnrt.validate.bounds import rule_of
 
 _FLOATS = {
@@ -29,6 +30,9 @@ _EIGHT_BITS = {"float8_e4m3": 2.0**-4, "float8_e5m2": 2.0**-3}
 _SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 # Inputs from this position on are sizes and scales, which are not rounded.
 _FIXED_FROM = {"Resize": 1, "Upsample": 1}
+# The first opset with Where.
+_WHERE = 9
+_PRODUCTS = (sums.convolution, sums.gemm, sums.matmul)
 # Their results depend on a tensor's shape alone.
 _OF_SHAPES = ("Shape", "Size")
 
@@ -66,12 +70,13 @@ class _Shaker:
     """The pass over a graph. ``flowing``: values that depend on the inputs; ``shaken``: random values."""
 
     def __init__(self, model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -> None:
-        self.graph = model.graph
+        self.graph, self.opset = model.graph, model.opset_imports.get("", 0)
         self.eight = _EIGHT_BITS.get(dtype, 0.0)
         self.known, self.dtype = known, "bfloat16" if self.eight else dtype
         self.flowing: set[ir.Value] = set(model.graph.inputs)
         self.shaken: set[ir.Value] = set()
         self.made: dict[tuple[ir.Value, float], ir.Value] = {}
+        self.limits: dict[ir.DataType, ir.Value] = {}
         self.count = 0
 
     def walk(self) -> None:
@@ -105,8 +110,7 @@ class _Shaker:
 
     def _is_layer(self, node: ir.Node) -> bool:
         """True for a convolution or a matrix product with constant weights: a session can multiply it in 8 bits."""
-        is_product = rule_of(node) in (sums.convolution, sums.gemm, sums.matmul)
-        return is_product and node.inputs[1] not in self.flowing
+        return rule_of(node) in _PRODUCTS and node.inputs[1] not in self.flowing
 
     def _shake_output(self, value: ir.Value, node: ir.Node) -> None:
         if self._float(value) is None or not (value.uses() or value.is_graph_output()):
@@ -119,6 +123,15 @@ class _Shaker:
             if output is value:
                 self.graph.outputs[position] = noisy
         self.flowing.add(noisy)
+
+    def _limit(self, dtype: ir.DataType) -> ir.Value:
+        """``ENDLESS`` as a constant of the graph."""
+        if dtype not in self.limits:
+            name = f"endless {dtype.name}"
+            limit = ir.Value(name=name, const_value=ir.tensor(np.array(ENDLESS, dtype.numpy()), name=name))
+            self.limits[dtype] = limit
+            self.graph.register_initializer(limit)
+        return self.limits[dtype]
 
     def _float(self, value: ir.Value) -> ir.DataType | None:
         """A value's dtype if it is one of ``_FLOATS``."""
@@ -145,7 +158,7 @@ class _Shaker:
             return made.outputs[0]
 
         wide = dtype if is_wide else ir.DataType.FLOAT
-        x = value if is_wide else add("Cast", [value], wide, to=wide)
+        given = x = value if is_wide else add("Cast", [value], wide, to=wide)
         target = _SHORT.get(self.dtype)
         if target is None or value in self.flowing or eight:
             reach = 2 * max(SUMS, unit_roundoff(own)) if target is None else eight or unit_roundoff(self.dtype)
@@ -153,6 +166,10 @@ class _Shaker:
             x = add("Add", [x, add("Mul", [x, random], wide)], wide)
         if target is not None:
             x = add("Cast", [add("Cast", [x], target, to=target)], wide, to=wide)
+        if self.opset >= _WHERE and (before or rule_of(node) not in _PRODUCTS):  # masks are added
+            # To move a number of a mask would decide by chance which of a row's masked elements counts.
+            is_usual = add("Less", [add("Abs", [given], wide), self._limit(wide)], ir.DataType.BOOL)
+            x = add("Where", [is_usual, x, given], wide)
         if not is_wide:
             x = add("Cast", [x], dtype, to=dtype)
         (self.graph.insert_before if before else self.graph.insert_after)(node, nodes)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from trnrt.errors import BackendError, TrnrtError
 from trnrt.operators.bounds.rounding import BOTH
+from trnrt.running.reference import open_model
 from trnrt.running.rows import as_matrix
 from trnrt.session import InferenceSession
 from trnrt.validate.noise import SAMPLES, allowance, spread, storing_error
-from trnrt.validate.running import open_model, run_onnxruntime
+from trnrt.validate.running import run_onnxruntime
 from trnrt.validate.shaking import shake_model
 
 Array = NDArray[Any]

@@ -25,6 +25,9 @@ _UNITS = {
 SUMS = _UNITS["float32"][0]
 """The unit roundoff of sums, which are float32 for any dtype."""
 
+ENDLESS = 2.0**100
+"""Finite numbers of this size stand for infinity, in the masks that exporters write: no computed number is as large."""
+
 # The bound of sums is probabilistic: by chance, one tensor in this many exceeds it.
 ONE_IN = 1_000_000
 # Units in the last place: one rounded operation, and the least exact functions that OpenCL allows (pow, erf).

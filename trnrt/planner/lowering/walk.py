@@ -30,6 +30,7 @@ from trnrt.planner.lowering.moving import copy_step
 from trnrt.planner.lowering.refusals import refusal
 from trnrt.planner.lowering.row_numbers import index_nodes
 from trnrt.planner.lowering.views import View
+from trnrt.planner.lowering.weights import keep_finite
 from trnrt.planner.naming import printable
 from trnrt.planner.plan import Array, DeviceTensor, HostNode, NodeReport
 from trnrt.planner.steps import Operand, Step
@@ -157,14 +158,14 @@ class Lowering:
     # Queries of lowering functions.
 
     def constant(self, value: ir.Value | None) -> Array | None:
-        """The value of a constant, or None if it is computed."""
+        """The value of a constant, or None if it is computed; finite numbers stay finite in the session's dtype."""
         if value is None or value.const_value is None:
             return None
         array = value.const_value.numpy()
         if value.dtype is ir.DataType.STRING:
             texts = [text.decode("utf-8", "replace") for text in array.reshape(-1)]
             return np.array(texts, dtype=object).reshape(array.shape)
-        return array
+        return keep_finite(array, self.dtype)
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
         """The static shape of a value; blocks the node if there is none."""

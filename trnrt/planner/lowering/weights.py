@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,12 +20,31 @@ from trnrt.kernels.conv.stacking import APART
 from trnrt.kernels.conv.volumes import phase_slices
 from trnrt.kernels.linear import OUTPUTS
 from trnrt.nki import nl
+from trnrt.operators.bounds.rounding import ENDLESS
 
 Array = NDArray[Any]
 Prepare = Callable[[Array], Array]
 """Lay a weight out as a kernel reads it."""
 
+LARGEST = {name: float(ml_dtypes.finfo(name).max) for name in ("bfloat16", "float16")}
+"""The largest finite number of a session's dtype of 16 bits."""
+
 PARTITIONS: int = nl.tile_size.pmax
+
+
+def keep_finite(array: Array, dtype: str) -> Array:
+    """The numbers that stand for infinity as the largest that a dtype of 16 bits has; infinity itself stays.
+
+    Exporters mask by float32's lowest number, so that a row of which everything is masked still has a softmax. Rounded
+    to bfloat16 it would be -inf, and the softmax NaN.
+    """
+    largest = LARGEST.get(dtype)
+    if largest is None or array.dtype.kind != "f" or not array.size:
+        return array
+    if max(-float(array.min()), float(array.max())) <= largest:
+        return array
+    stands = np.isfinite(array) & (np.abs(array) >= max(ENDLESS, largest))
+    return np.where(stands, np.copysign(largest, array), array).astype(array.dtype) if stands.any() else array
 
 
 def blocks_of(total: int) -> int:

@@ -11,8 +11,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from trnrt.running.reference import run_session
 from trnrt.validate.integers.sums import convolve, multiply
-from trnrt.validate.running import run_session
 
 Array = NDArray[Any]
 _KNOWN_IR = 10
