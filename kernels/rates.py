@@ -14,6 +14,10 @@ TENSOR_GHZ = 2.4
 FLOAT32_CYCLES = 4
 # Vector and scalar engines: elements of a partition per nanosecond.
 ENGINE_GHZ = 1.2
+# Nanoseconds of an instruction of the engines that copy and evacuate, besides its elements.
+INSTRUCTION_NS = 60
+# Bytes of a partition that the vector engine copies in SBUF in a nanosecond, from trn2 on.
+COPIED_BYTES_PER_NS = 7.68
 # DMA engines: each serves eight partitions. Bytes per nanosecond of one, and of all of them.
 DMA_ENGINES = 16
 DMA_ENGINE = 27

@@ -39,7 +39,7 @@ from trnrt.kernels.conv.convolving import (
     vector_helps,
 )
 from trnrt.kernels.conv.double_rows import scale_identity
-from trnrt.kernels.conv.grouping import some_channels, together, whole_pieces
+from trnrt.kernels.conv.grouping import block_of_diagonals, some_channels, spread_diagonals, together, whole_pieces
 from trnrt.kernels.conv.packing import (
     PACK_NS,
     ConvShape,
@@ -58,8 +58,10 @@ from trnrt.kernels.conv.row_groups import (
     RowGroups,
     convolve_row_groups,
     group_area,
+    group_biases,
     group_method,
     load_row_groups,
+    whole_groups,
 )
 from trnrt.kernels.conv.stretches import stretches
 from trnrt.kernels.conv.strip_plans import strips_of
@@ -107,7 +109,8 @@ def conv2d(
     dst: HBM (N, O, PH, PW), or SBUF ``channels`` (P, ceil(O/128), N, PH, PW)
     src: HBM (N, C, H, W), or SBUF ``channels`` (P, ceil(C/128), N, H, W)
     w: HBM or SBUF (P, ceil(C/128), T, O), prepared; the dtype of src. With groups, C and O count one
-        ``groups_together``; its blocks come first, then those of the next one, and likewise the biases' columns
+        ``groups_together``; its blocks come first, then those of the next one, and likewise the biases' columns. With
+        groups of one channel and output also (P, ceil(C/128), T, 1), without the zeros: they are made on chip
     bias: HBM or SBUF (P, ceil(O/128)) float32, prepared; (P, 3*ceil(O/128)) if src and w are 8-bit floats, with scales
         (double_rows.py): added is 16-bit then, and groups 1; (P, 5*ceil(O/128)) for act "whole" (whole_numbers.py):
         added is None then, and groups 1
@@ -162,14 +165,17 @@ def _convolve_groups(
     """conv2d with groups, as many at a time as are computed together."""
     shape = layer.shape
     channels = shape.channels
-    ins, outs = together(dst, w, bias, channels, groups)
+    diagonal = w.shape[3] == 1 and groups == channels
+    ins, outs = block_of_diagonals(channels) if diagonal else together(dst, w, bias, channels, groups)
     blocks, columns = ceil_div(ins, nl.tile_size.pmax), ceil_div(outs, nl.tile_size.pmax)
     for call in range(ceil_div(channels, ins)):
         c0 = call * ins
         c1 = min(channels, c0 + ins)
         made = (c1 - c0) * outs // ins
         weights = w[0 : min(c1 - c0, nl.tile_size.pmax), call * blocks : (call + 1) * blocks]
-        if whole_pieces(w, src) and blocks * w.shape[2] * w.shape[3] * 4 <= WEIGHT_BYTES:
+        if diagonal:
+            weights = spread_diagonals(load(weights) if is_hbm_tensor(w) else weights)
+        elif whole_pieces(w, src) and blocks * w.shape[2] * w.shape[3] * 4 <= WEIGHT_BYTES:
             # Include all outputs, although the last groups have fewer: then each partition's weights are contiguous.
             weights = load(weights)
         to, seen = some_channels(dst, call * outs, call * outs + made), some_channels(src, c0, c1)
@@ -193,9 +199,9 @@ def _convolve_row_groups(
     groups = RowGroups(layer.shape, outputs, row_groups[0], row_groups[1])
     how = group_method(src, layer, groups)
     w_sb, bias_sb = load(w) if is_hbm_tensor(w) else w, load_bias(bias, False)
+    columns = group_biases(bias_sb, groups, layer, added is not None, src.dtype)
     bands, largest = _plan_bands(dst, layer, how.pack, groups.made)
-    slots = 0
-    areas = []
+    slots, areas = 0, []
     for place in bands:
         area = group_area(_area(place, layer.shape, layer.pooling), groups)
         slots = max(slots, (area[0][1] - area[0][0] - 1) * groups.step() + groups.slots())
@@ -212,10 +218,9 @@ def _convolve_row_groups(
         for b0 in range(0, outputs, nl.tile_size.pmax):
             b1, block = min(outputs, b0 + nl.tile_size.pmax), b0 // nl.tile_size.pmax
             weights = Weights(w_sb, (b0, b1), how, seen)
-            column = bias_columns(bias_sb, block, b1 - b0, src.dtype, layer.act)
             y_sb = _band_tile(dst, block, b1 - b0, place, largest)
             added_sb = _added_tile(added, block, b1 - b0, place, largest)
-            _convolve_and_pool(y_sb, x_sb, weights, column, added_sb, place, largest)
+            _convolve_and_pool(y_sb, x_sb, weights, columns[block], added_sb, place, largest)
             if is_hbm_tensor(dst):
                 store_results(dst, y_sb, block, place)
 
@@ -365,7 +370,7 @@ def _plan_bands(dst: nl.NkiTensor, layer: Layer, pack: Packing, together: int) -
     if together > 1:
         # The groups of the first band fill a bank.
         r_first = min(r_step, ceil_div(bank, row) * together)
-        r_first, r_step = _whole_groups(r_first, together), _whole_groups(r_step, together)
+        r_first, r_step = whole_groups(r_first, together), whole_groups(r_step, together)
     bands = []
     n0 = 0
     while n0 < images:
@@ -379,11 +384,6 @@ def _plan_bands(dst: nl.NkiTensor, layer: Layer, pack: Packing, together: int) -
             r0 = r1
         n0 = n1
     return bands, (n_step, r_step, c_step)
-
-
-def _whole_groups(rows: int, together: int) -> int:
-    """The most whole groups among ``rows``; all rows if there is none."""
-    return rows // together * together if rows > together else rows
 
 
 def _band_size(results: Steps, src: nl.NkiTensor, how: Method) -> Steps:

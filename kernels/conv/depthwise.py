@@ -26,8 +26,9 @@ from trnrt.kernels.conv.convolving import (
 )
 from trnrt.kernels.conv.grouping import some_channels
 from trnrt.kernels.conv.packing import ConvShape, leading
+from trnrt.kernels.conv.row_groups import BY_BOTH, repeat_column
 from trnrt.kernels.conv.stretches import stretches
-from trnrt.kernels.rates import ENGINE_GHZ, TENSOR_GHZ, is_recent
+from trnrt.kernels.rates import COPIED_BYTES_PER_NS, ENGINE_GHZ, INSTRUCTION_NS, TENSOR_GHZ, is_recent
 from trnrt.nki import nisa, nl
 
 # Bytes per partition of a band of slots: the next one is copied during the products of this one.
@@ -37,10 +38,6 @@ ROWS_TOGETHER = (2, 4)
 # Activations with which the vector engine evacuates the last of four rows, while the scalar engine evacuates the
 # others: the copies leave it time for one. Not "none": where ConvNeXt has it, a normalisation follows on that engine.
 BY_EITHER = ("relu", "relu6")
-# Nanoseconds of an instruction of the engines that copy and evacuate, besides its elements.
-INSTRUCTION_NS = 60
-# Bytes of a partition that the vector engine copies in a nanosecond.
-COPIED_BYTES_PER_NS = 7.68
 # Passes of the tensor engine for a product of elements of so many bytes.
 PASSES = {1: 1, 2: 1, 4: 4}
 # Nanoseconds that rows together must save in a block: products of rows apart overlap with the steps before and after,
@@ -288,17 +285,27 @@ def _convolve_slots(dst: nl.NkiTensor, x_sb: nl.NkiTensor, bias_sb: nl.NkiTensor
     y_sb = _result_part(dst, band.channels, place)
     p0, block = first % nl.tile_size.pmax, first // nl.tile_size.pmax
     column = bias_sb[p0 : p0 + channels, block : block + 1]
+    together = is_recent() and act not in BY_BOTH
+    if together:
+        column = repeat_column(column, rows, apart)
     for part in stretches(y_sb.shape[1], groups, y_sb.shape[3], not is_recent()):
         (n0, n1), (g0, g1), (c0, c1) = part.images, part.rows, part.columns
         shape = (nl.tile_size.pmax, n1 - n0, g1 - g0, c1 - c0)
         sum_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
         accumulate(sum_psum, x_sb[:, :, n0:n1], whole, (g0, c0))
+        all_sb = sum_psum
+        if together:
+            all_sb = nl.ndarray(shape, dtype=y_sb.dtype, buffer=nl.sbuf)
+            evacuate(all_sb, sum_psum, column, act, False)
         for j in range(rows):
             g_end = min(g1, ceil_div(y_sb.shape[2] - j, rows))
             if g_end > g0:
-                row_psum = sum_psum[j * apart : j * apart + channels, :, 0 : g_end - g0]
+                row_sb = all_sb[j * apart : j * apart + channels, :, 0 : g_end - g0]
                 made = y_sb[:, n0:n1, g0 * rows + j : (g_end - 1) * rows + j + 1 : rows, c0:c1]
-                evacuate(made, row_psum, column, act, divided and j == rows - 1)
+                if together:
+                    nisa.tensor_copy(dst=made, src=row_sb, engine=nisa.engine.vector)
+                else:
+                    evacuate(made, row_sb, column, act, divided and j == rows - 1)
     if is_hbm_tensor(dst):
         store_results(dst[:, first : first + channels], y_sb, 0, place)
 

@@ -40,3 +40,30 @@ def groups_together(channels: int, outputs: int, groups: int) -> int:
     the vector engine, which takes two cycles per element and tap to multiply and add.
     """
     return max(1, min(groups, nl.tile_size.pmax // max(channels // groups, outputs // groups)))
+
+
+def block_of_diagonals(channels: int) -> Pair:
+    """The channels and outputs that are computed as one convolution, of ``channels`` groups of one of each."""
+    return min(channels, nl.tile_size.pmax), min(channels, nl.tile_size.pmax)
+
+
+def spread_diagonals(w_sb: nl.NkiTensor) -> nl.NkiTensor:
+    """Matrices (P, 1, T, P) in SBUF with these diagonals (P, 1, T, 1), and zeros elsewhere. The GpSimd engine makes
+    them, which has little else to do: loading them would take 128 times as many bytes as the diagonals."""
+    channels, _, taps, _ = w_sb.shape
+    whole_sb = nl.ndarray((channels, taps, channels), dtype=w_sb.dtype, buffer=nl.sbuf)
+    nisa.affine_select(
+        dst=whole_sb,
+        pattern=[[0, taps], [-1, channels]],
+        channel_multiplier=1,
+        on_true_tile=w_sb[:, 0].broadcast(2, channels),
+        on_false_value=0.0,
+        cmp_op=nl.equal,
+    )
+    return whole_sb.expand_dim(1)
+
+
+def diagonal_bytes(channels: int, taps: int, itemsize: int) -> int:
+    """The most bytes per partition of ``spread_diagonals``, for planners: those of a block are made during the products
+    of the one before."""
+    return 2 * taps * min(channels, nl.tile_size.pmax) * itemsize

@@ -11,19 +11,23 @@ are zero where a row of the result does not see a row of the image; the host pre
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.kernels.common import Pair, ceil_div, is_hbm_tensor, transfer
+from trnrt.kernels.common import Pair, block_rows, ceil_div, is_hbm_tensor, transfer
 from trnrt.kernels.conv.conv_bands import Area, load_image_band, seen_part
 from trnrt.kernels.conv.conv_room import BAND_BYTES
 from trnrt.kernels.conv.convolving import Layer, Method, Weights, accumulate, evacuate, may_alternate
 from trnrt.kernels.conv.packing import ConvShape, leading, leading_tap
 from trnrt.kernels.conv.stretches import stretches
-from trnrt.kernels.rates import is_recent, product_ns
+from trnrt.kernels.conv.whole_numbers import bias_columns
+from trnrt.kernels.double_row import is_scaled
+from trnrt.kernels.rates import COPIED_BYTES_PER_NS, ENGINE_GHZ, INSTRUCTION_NS, is_recent, product_ns
 from trnrt.nki import nisa, nl
 
 # The rows of the image or of the result that may share the partitions: engines' tiles start at multiples of 32.
 GROUPED_ROWS = (1, 2, 4)
 # Fewer channels have faster ways: strips, or all taps on the partitions.
-LEAST_CHANNELS = 16
+LEAST_CHANNELS = 8
+# Activations that the vector engine can compute, or whole numbers: all others leave PSUM by the scalar engine alone.
+BY_BOTH = ("none", "relu", "relu6", "whole")
 # Nanoseconds of products that grouping must save: copying the rows on chip takes about 1 us, and evacuating PSUM takes
 # an instruction for each row of a group.
 GROUP_NS = 2000
@@ -90,25 +94,46 @@ class RowGroups(nl.NKIObject):
         products = self.slots() * self.shape.kernel[1] * ceil_div(self.shape.channels, nl.tile_size.pmax)
         return size * products * ceil_div(self.made * self.outputs_apart(), nl.tile_size.pmax)
 
+    def nanoseconds(self, images: int, image: Pair, item: int, act: str) -> float:
+        """Estimate the longest engine's time for images of ``image`` (rows, columns) in SBUF. If both engines can
+        evacuate PSUM, only the products count."""
+        takes = product_ns(images * self.columns(), item)
+        if act in BY_BOTH:
+            return takes
+        at_once, bank = self.rows_at_once(), nl.tile_size.psum_bank_fmax
+        results = images * self.shape.size[0] * self.shape.size[1] * ceil_div(self.outputs, nl.tile_size.pmax)
+        banks = ceil_div(results, at_once * bank)
+        copying = 0.0
+        if at_once > 1:
+            copying = results * item / COPIED_BYTES_PER_NS + banks * at_once * INSTRUCTION_NS
+        if self.seen > 1:
+            copying += images * image[0] * image[1] * item / COPIED_BYTES_PER_NS + self.seen * INSTRUCTION_NS
+        evacuation = results / at_once / ENGINE_GHZ + banks * INSTRUCTION_NS
+        return max(takes, max(copying, evacuation))
 
-def choose_row_groups(shape: ConvShape, images: int, image: Pair, outputs: int, item: int) -> Any:
-    """The groups of rows that take the fewest products, or None if none saves GROUP_NS. ``image``: (rows, columns) of
-    the source, ``item``: bytes of its elements."""
-    if shape.channels < LEAST_CHANNELS or shape.kernel[0] == 1 or leading(image[1], shape, 1) < 0:
+
+def choose_row_groups(shape: ConvShape, images: int, image: Pair, outputs: int, item: int, act: str = "none") -> Any:
+    """The groups of rows that take the least time, or None if none saves GROUP_NS. ``image``: (rows, columns) of the
+    source, ``item``: bytes of its elements, ``act``: see conv2d."""
+    if shape.channels < LEAST_CHANNELS or leading(image[1], shape, 1) < 0:
+        return None
+    if shape.kernel[0] == 1 and act in BY_BOTH:
         return None
     plain = RowGroups(shape, outputs, 1, 1)
-    best = plain
+    best, plain_ns = plain, plain.nanoseconds(images, image, item, act)
+    least = plain_ns
     for seen in GROUPED_ROWS:
         for made in GROUPED_ROWS:
             groups = RowGroups(shape, outputs, seen, made)
             fits = seen == 1 or shape.channels * seen <= nl.tile_size.pmax
-            if fits and made * shape.stride[0] % seen == 0 and groups.columns() < best.columns():
-                if groups.weight_elements() <= GROUP_WEIGHTS:
-                    best = groups
-    saved = images * (plain.columns() - best.columns())
+            if not fits or made * shape.stride[0] % seen != 0 or groups.weight_elements() > GROUP_WEIGHTS:
+                continue
+            takes = groups.nanoseconds(images, image, item, act)
+            if takes < least:
+                best, least = groups, takes
     if best.seen == 1 and leading(image[0], best.grouped_shape(), 0) < 0:
         return None
-    return best if product_ns(saved, item) >= GROUP_NS else None
+    return best if plain_ns - least >= GROUP_NS else None
 
 
 def group_bytes(groups: RowGroups, images: int, columns: int) -> int:
@@ -130,6 +155,11 @@ def group_area(area: Area, groups: RowGroups) -> Area:
     """The groups of rows, and the columns, that hold the results ``area``."""
     (r0, r1), columns = area
     return ((r0 // groups.made, ceil_div(r1, groups.made)), columns)
+
+
+def whole_groups(rows: int, together: int) -> int:
+    """The most whole groups among ``rows``; all rows if there is none."""
+    return rows // together * together if rows > together else rows
 
 
 def load_row_groups(
@@ -182,16 +212,43 @@ def _copy_rows(own_sb: nl.NkiTensor, src: nl.NkiTensor, images: Pair, rows: Pair
         nisa.tensor_copy(dst=own_sb, src=part, engine=nisa.engine.vector)
 
 
+def group_biases(bias_sb: nl.NkiTensor, groups: RowGroups, layer: Layer, adds: bool, dtype: Any) -> list[nl.NkiTensor]:
+    """The biases of each block of outputs (o, 1). If one instruction is to evacuate all rows of a product: those of all
+    of them (P, 1). That is faster on the scalar engine, which would take as long for each row.
+
+    bias_sb: all biases, prepared; adds: a tensor is added to the sums; dtype: of the images
+    """
+    columns: list[nl.NkiTensor] = []
+    for block in range(ceil_div(groups.outputs, nl.tile_size.pmax)):
+        columns.append(bias_columns(bias_sb, block, block_rows(groups.outputs, block), dtype, layer.act))
+    at_once, apart = groups.rows_at_once(), groups.outputs_apart()
+    if at_once == 1 or adds or layer.act in BY_BOTH or is_scaled(dtype) or not is_recent():
+        return columns
+    return [repeat_column(columns[0], at_once, apart)]
+
+
+def repeat_column(column: nl.NkiTensor, rows: int, apart: int) -> nl.NkiTensor:
+    """A column (o, 1) in SBUF ``rows`` times (P, 1), each ``apart`` partitions after the other, with zeros between."""
+    all_sb = nl.ndarray((rows * apart, 1), dtype=nl.float32, buffer=nl.sbuf)
+    if column.shape[0] < apart:
+        nisa.memset(dst=all_sb, value=0.0, engine=nisa.engine.vector)
+    for j in range(rows):
+        own_sb = all_sb[j * apart : j * apart + column.shape[0]]
+        nisa.tensor_copy(dst=own_sb, src=column, engine=nisa.engine.vector)
+    return all_sb
+
+
 def convolve_row_groups(
     y_sb: nl.NkiTensor, x_sb: nl.NkiTensor, weights: Weights, bias_column: nl.NkiTensor, added_sb: Any, area: Area
 ) -> None:
     """y_sb (o, n, rows, columns) = act(conv(x_sb) + bias + added_sb) for the results ``area``, a PSUM bank after the
-    other; its rows are evacuated one by one."""
+    other; its rows are evacuated one by one, or together (see ``group_biases``), and then copied one by one."""
     how, (b0, b1) = weights.how, weights.outputs
     groups, layer = how.groups, how.layer
     apart, at_once = groups.outputs_apart(), groups.rows_at_once()
     (row0, row1), (g0, g1) = area[0], group_area(area, groups)[0]
     inner = Method(Layer(groups.grouped_shape(), layer.act, layer.pooling, False, 0), False, how.pack, how.lead)
+    together = bias_column.shape[0] > y_sb.shape[0]
     alternate = layer.pooling.is_none() and may_alternate(layer.act)
     by_vector = False
     for place in stretches(y_sb.shape[1], g1 - g0, y_sb.shape[3], not is_recent()):
@@ -203,6 +260,10 @@ def convolve_row_groups(
             sum_psum = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
             part = Weights(own, weights.outputs, inner, weights.seen)
             accumulate(sum_psum, x_sb[:, :, n0:n1], part, (a0, c0))
+            all_sb = sum_psum
+            if together:
+                all_sb = nl.ndarray(shape, dtype=y_sb.dtype, buffer=nl.sbuf)
+                evacuate(all_sb, sum_psum, bias_column, layer.act, False)
             for j in range(at_once):
                 # Group a of the bank has row y0 + (a - low) * made of the band, of those that exist.
                 start = (g0 + a0) * groups.made + first + j - row0
@@ -212,10 +273,13 @@ def convolve_row_groups(
                     continue
                 y0 = start + low * groups.made
                 rows = (y0, y0 + (high - low - 1) * groups.made + 1)
-                row_psum = sum_psum[j * apart : j * apart + b1 - b0, :, low:high]
+                row_sb = all_sb[j * apart : j * apart + b1 - b0, :, low:high]
                 place_sb = y_sb[:, n0:n1, rows[0] : rows[1] : groups.made, c0:c1]
+                if together:
+                    nisa.tensor_copy(dst=place_sb, src=row_sb, engine=nisa.engine.vector)
+                    continue
                 more = None
                 if added_sb is not None:
                     more = added_sb[:, n0:n1, rows[0] : rows[1] : groups.made, c0:c1]
-                evacuate(place_sb, row_psum, bias_column, layer.act, by_vector, more)
+                evacuate(place_sb, row_sb, bias_column, layer.act, by_vector, more)
                 by_vector = alternate and not by_vector

@@ -83,6 +83,8 @@ TABLE = {
     "16 channels in fours": depthwise_case(16, (9, 7), rows=(1, 4), act="relu6"),
     "32 channels in fours": depthwise_case(32, (12, 5), rows=(1, 4), act="sigmoid"),
     "32 channels in fours, both engines": depthwise_case(32, (13, 5), rows=(1, 4), act="relu6"),
+    "24 channels in fours, evacuated together": depthwise_case(24, (13, 5), 2, rows=(1, 4), act="silu"),
+    "blocks in pairs and fours, evacuated together": depthwise_case(144, (10, 6), rows=(2, 4), act="silu"),
     "64 channels in pairs": depthwise_case(64, (7, 9), 3, rows=(1, 2)),
     "a full block in pairs, and 16 in fours": depthwise_case(144, (10, 6), rows=(2, 4), act="relu"),
     "a full block apart, and 64 in pairs": depthwise_case(192, (6, 6), 2, rows=(1, 2)),
@@ -144,6 +146,14 @@ def test_tiles_fit_what_planners_expect(name: str) -> None:
     size = (case.images[2], case.images[3])
     limit = depthwise.depthwise_tile_bytes(case.shape, case.images[0], size, case.rows, False)
     assert peak(case.program()) <= limit + given + 4096
+
+
+@pytest.mark.parametrize(("act", "times"), [("silu", 1), ("none", 4)])
+def test_one_instruction_evacuates_the_rows_of_a_product(act: str, times: int) -> None:
+    """If only the scalar engine computes the activation."""
+    program = depthwise_case(32, (16, 16), rows=(1, 4), act=act, places=(1, 1)).program()
+    columns = sum(one["dst"].free_size for one in program.instructions if one.operation.name == "activation")
+    assert columns == times * 4 * 16
 
 
 def test_choice() -> None:

@@ -63,6 +63,12 @@ TABLE = {
     "averages": Grouped((1, 33, 8, 6), 64, pool=Pool((2, 2), op="average")),
     "few rows": Grouped((1, 32, 3, 8), 16, rows=(4, 4)),
     "many bands": Grouped((1, 64, 40, 70), 64, act="relu", band_bytes=4096),
+    "evacuated together": Grouped((2, 32, 13, 7), 32, act="silu", rows=(4, 4)),
+    "evacuated together, with gaps": Grouped((1, 24, 9, 11), 17, act="gelu", rows=(1, 4)),
+    "evacuated together, a kernel of one": Grouped((1, 48, 10, 9), 64, (1, 1), pads=(0, 0, 0, 0), act="silu"),
+    "evacuated together and pooled": Grouped((1, 48, 12, 10), 40, act="silu", pool=Pool((2, 2))),
+    "added before silu": Grouped((2, 64, 10, 7), 64, act="silu", adds=True),
+    "few channels": Grouped((1, 8, 12, 9), 16, act="silu", rows=(4, 4)),
 }
 
 
@@ -98,6 +104,7 @@ def grouped_rows(draw: st.DrawFn) -> tuple[Pair, int, int]:
     st.tuples(*[st.integers(0, 2)] * 4),
     st.sampled_from(PLACES),
     st.sampled_from(["trn1", "trn2"]),
+    st.sampled_from(["none", "silu"]),
 )
 def test_any_shape(
     drawn: tuple[Pair, int, int],
@@ -108,10 +115,11 @@ def test_any_shape(
     pads: tuple[int, int, int, int],
     places: Pair,
     target: str,
+    act: str,
 ) -> None:
     rows, channels, stride = drawn
     images = (2, channels, *image)
-    conv = Grouped(images, outputs, kernel, (stride, step), pads, places=places, target=target, rows=rows)
+    conv = Grouped(images, outputs, kernel, (stride, step), pads, act=act, places=places, target=target, rows=rows)
     grouped = RowGroups(conv.shape, outputs, *rows).grouped_shape()
     assume(leading(image[1], conv.shape, 1) >= 0)
     assume(rows[0] > 1 or leading(image[0], grouped, 0) >= 0)
@@ -146,6 +154,37 @@ def test_groups_take_fewer_products() -> None:
 
     plain = Conv((1, 64, 16, 16), 64, places=(1, 1), way="taps")
     assert columns(Grouped(plain.images, plain.outputs, places=(1, 1))) * 2.7 < columns(plain)
+
+
+def test_one_instruction_evacuates_the_rows_of_a_product() -> None:
+    """The scalar engine takes as long for 32 partitions as for 128."""
+
+    def columns(conv: Conv) -> int:
+        program: Program = conv.program()
+        return sum(one["dst"].free_size for one in program.instructions if one.operation.name == "activation")
+
+    plain = Conv((1, 32, 16, 16), 32, act="silu", places=(1, 1), way="taps")
+    assert columns(Grouped(plain.images, 32, act="silu", places=(1, 1), rows=(1, 4))) * 4 == columns(plain)
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "kernel", "act", "rows"),
+    [
+        (32, 32, 1, "silu", (1, 4)),
+        (48, 64, 1, "silu", (1, 2)),
+        (8, 16, 3, "silu", (4, 4)),
+        (64, 256, 1, "silu", None),
+        (32, 32, 1, "relu", None),
+        (3, 16, 3, "silu", None),
+    ],
+)
+def test_what_the_scalar_engine_evacuates_is_chosen_by_time(
+    channels: int, outputs: int, kernel: int, act: str, rows: Pair | None
+) -> None:
+    pad = kernel // 2
+    shape = ConvShape(channels, (160, 160), (kernel, kernel), (1, 1), (pad, pad), (1, 1))
+    chosen = choose_row_groups(shape, 1, (160, 160), outputs, 2, act)
+    assert (None if chosen is None else (chosen.seen, chosen.made)) == rows
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,19 @@ def test_kernel_larger_than_the_image() -> None:
     compare(conv("pads=[3,3,3,3]", (7, 7), (2, 3, 2, 1)), {"x": drawn(2, 3, 2, 1)})
 
 
+@pytest.mark.parametrize(("kernel", "made"), [((7, 7), True), ((5, 5), False)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_zeros_of_large_depthwise_kernels_are_made_on_chip(kernel: Shape, made: bool, dtype: str) -> None:
+    """Two blocks of 128 channels: a small image, whose rows do not share the partitions."""
+    pads = ",".join(str(size // 2) for size in (*kernel, *kernel))
+    graph = f"(float[2,256,6,7] x) => (float[2,256,6,7] y) {{ y = Conv<group=256, pads=[{pads}]>(x, w, b) }}"
+    model = modelled(graph, {"w": drawn(256, 1, *kernel) / 4, "b": drawn(256)})
+    plan = compare(model, {"x": drawn(2, 256, 6, 7)}, dtype=dtype)
+    taps = kernel[0] * kernel[1]
+    stored = sum(array.size for array in plan.weights.values())
+    assert stored < 256 * (taps + 8) if made else stored > 256 * 128 * taps
+
+
 def pool(attributes: str, image: Shape = (2, 3, 9, 10), opset: int = 17) -> onnx.ModelProto:
     channels, height, width = image[1:]
     graph = (

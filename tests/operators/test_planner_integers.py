@@ -11,6 +11,8 @@ from planning import compare, drawn, modelled, onnxruntimes, planned
 
 from trnrt import InferenceSession
 from trnrt.errors import InputError, UnsupportedModelError
+from trnrt.operators.integers import divide_whole
+from trnrt.operators.programs import Program, Register
 
 Array = NDArray[Any]
 SIGNED, UNSIGNED = ("int8", "int16", "int32", "int64"), ("uint8", "uint16", "uint32", "uint64")
@@ -32,6 +34,38 @@ def two(kind: str, most: int, op: str) -> tuple[Array, Array]:
 def test_arithmetic(kind: str, op: str) -> None:
     graph = f"({kind}[5, 40] a, {kind}[5, 40] b) => ({kind}[5, 40] y) {{ y = {op}(a, b) }}"
     compare(modelled(graph), dict(zip("ab", two(kind, 4000, op.split("<")[0]), strict=True)))
+
+
+def evaluate(program: Program, x: Array) -> Array:
+    """A program of one source and numbers, rounded to float32 after each operation."""
+    functions: dict[str, Any] = {"multiply": np.multiply, "add": np.add, "subtract": np.subtract}
+    made: list[Array] = []
+    for name, terms in program.operations:
+        values = [
+            np.float32(one) if not isinstance(one, Register) else x if one.is_source else made[one.index]
+            for one in terms
+        ]
+        made.append(functions[name](*values).astype(np.float32))
+    return made[-1]
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 80, 91, 1203, 65535, 2**20 - 1, 2**20])
+def test_a_product_gives_whole_quotients(divisor: int) -> None:
+    program, x = Program(), np.arange(2**21 + 1)
+    divide_whole(program, program.source(x.astype(np.float32)), float(divisor))
+    np.testing.assert_array_equal(evaluate(program, x.astype(np.float32)), x // divisor)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("divisor", [1, 3, 80])
+def test_places_are_divided_by_a_number(divisor: int, dtype: str) -> None:
+    """TopK's indices are known to be small, and not negative."""
+    graph = """(float[2, 240] x) => (int64[2, 240] q, int64[2, 240] r) {
+        v, i = TopK<axis=1>(x, k)  q = Div(i, d)  r = Mod(i, d) }"""
+    model = modelled(graph, {"k": np.array([240]), "d": np.array(divisor)})
+    x = np.stack([np.random.default_rng(row).permutation(240) for row in range(2)]).astype(np.float32)
+    plan = compare(model, {"x": x}, dtype=dtype)
+    assert all(name not in plan.source for name in ("divide", "'mod'", '"mod"', "floor"))
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16"])

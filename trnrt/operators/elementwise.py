@@ -14,7 +14,7 @@ from trnrt.operators import batch, order, record, shapes
 from trnrt.operators.bounds.case import Array, Case, exact
 from trnrt.operators.bounds.rounding import SUMS, function_bound, operation_bound
 from trnrt.operators.functions import name_swish
-from trnrt.operators.integers import finish_integers, makes_integers, truncate
+from trnrt.operators.integers import divide_by_number, finish_integers, makes_integers, truncate
 from trnrt.operators.programs import Program, Register, Term, add_compute, term
 from trnrt.operators.record import CHEAP, COUNTS, SMALL, Declaration
 from trnrt.planner.lowering.integers import ARITHMETIC, EXACT
@@ -340,10 +340,11 @@ def lower_binary(lowering: Lowering, node: ir.Node) -> None:
     left, right = (term(lowering, program, _broadcastable(lowering, node, k), integers=integers) for k in (0, 1))
     if not isinstance(left, Register) and not isinstance(right, Register):
         raise Blocked("both sides are constants")
-    name = (_BINARY | _CHOOSING)[node.op_type].operation
-    result = program.apply(name, left, right)
-    if makes_integers(node):
-        finish_integers(lowering, node, program, result)
+    whole = makes_integers(node)
+    if node.op_type != "Div" or not whole or not divide_by_number(lowering, node, program, left, right):
+        result = program.apply((_BINARY | _CHOOSING)[node.op_type].operation, left, right)
+        if whole:
+            finish_integers(lowering, node, program, result)
     add_compute(lowering, node, program)
 
 
@@ -394,9 +395,10 @@ def lower_mod(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked("fmod=0, which is for integers", "export the model with fmod=1")
     program = Program()
     left, right = (term(lowering, program, node.inputs[k], integers=integers) for k in (0, 1))
-    result = program.apply("fmod" if attribute(node, "fmod", 0) else "mod", left, right)
-    if integers:
-        finish_integers(lowering, node, program, result)
+    if not integers or not divide_by_number(lowering, node, program, left, right):
+        result = program.apply("fmod" if attribute(node, "fmod", 0) else "mod", left, right)
+        if integers:
+            finish_integers(lowering, node, program, result)
     add_compute(lowering, node, program)
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from trnrt.operators.programs import Program, Register
+from trnrt.operators.programs import Program, Register, Term
 from trnrt.planner.lowering.blocked import use_float32
 from trnrt.planner.lowering.integers import EXACT, is_exact, limits_before_wrapping
 from trnrt.planner.lowering.walk import INTEGERS, Blocked, Lowering
+
+# Up to these, a product with the rounded inverse gives the exact quotient (``divide_whole``).
+_MOST_DIVIDED, _MOST_DIVISOR = 2.0**21, 2.0**20
+# Numbers of less than 2**22 have no fraction left after this is added to them: it is rounded to the nearest.
+_ROUNDER = 1.5 * 2.0**23
 
 
 def makes_integers(node: ir.Node) -> bool:
@@ -37,6 +42,32 @@ def truncate(program: Program, value: Register) -> Register:
     """Round towards 0."""
     below = program.apply("ceil", value)
     return program.apply("where", program.apply("less", value, 0.0), below, program.apply("floor", value))
+
+
+def divide_by_number(lowering: Lowering, node: ir.Node, program: Program, left: Term, right: Term) -> bool:
+    """Append an integer Div or Mod by a number in a few operations, where a division and its rounding take thirty;
+    False if the dividend is not certainly within the limits."""
+    limits = lowering.wholes.limits_of(node.inputs[0])
+    if limits is None or not isinstance(left, Register) or isinstance(right, Register):
+        return False
+    if limits.low < 0 or limits.high > _MOST_DIVIDED or right % 1 or not 1 <= right <= _MOST_DIVISOR:
+        return False
+    check_integers(lowering, node.outputs[0])
+    whole = divide_whole(program, left, right)
+    if node.op_type == "Mod":
+        program.apply("subtract", left, program.apply("multiply", whole, right))
+    return True
+
+
+def divide_whole(program: Program, dividend: Register, divisor: float) -> Register:
+    """The whole part of the quotient of whole numbers within the limits.
+
+    ``(x + 0.5) / d - 0.5`` is at least ``0.5 / d`` away from where rounding to the nearest goes to another number than
+    the whole part of x / d. Its three roundings are off by at most ``3 * 2**-24 * x / d``, which is less.
+    """
+    scaled = program.apply("multiply", dividend, 1.0 / divisor)
+    moved = program.apply("add", scaled, 0.5 / divisor - 0.5)
+    return program.apply("subtract", program.apply("add", moved, _ROUNDER), _ROUNDER)
 
 
 def finish_integers(lowering: Lowering, node: ir.Node, program: Program, value: Register) -> None:

@@ -104,6 +104,12 @@ def conv_weight(weight: Array, groups: int = 1, together: int = 1) -> Array:
     return np.concatenate(parts, axis=1)
 
 
+def diagonals(weight: Array) -> Array:
+    """A depthwise weight of ``conv_weight`` without its zeros -> (P, B, T, 1) for conv2d."""
+    own = range(weight.shape[0])
+    return np.ascontiguousarray(weight[own, :, :, own][..., None])
+
+
 def depthwise_weight(weight: Array, shape: ConvShape, rows: tuple[int, int]) -> Array:
     """A weight of ``conv_weight``, in blocks of 128 channels -> (128, M, 128) for depthwise2d.
 
