@@ -112,6 +112,11 @@ TORCH_SHAPES = REPEATED | {
     "tokens": np.array([LENGTH * ITEMS, ALL]),
     "back": np.array([LENGTH, ITEMS, ALL]),
 }
+# timm: one product for all three, turned before it is divided; dynamo scales queries and keys.
+UNBOUND = """g = MatMul(x, w3)  h = Add(g, b3)  r = Reshape(h, three)  z = Transpose<perm=[2,0,3,1,4]>(r)
+    q5 = Slice(z, n0, n1, n0)  k5 = Slice(z, n1, n2, n0)  v5 = Slice(z, n2, n3, n0)
+    q = Squeeze(q5, n0)  k = Squeeze(k5, n0)  v = Squeeze(v5, n0)  kt = Transpose<perm=[0,1,3,2]>(k)
+    qs = Mul(q, rate)  ks = Mul(kt, rate)  m = MatMul(qs, ks)"""
 # Swin: two windows an image, a bias for each head, a mask for each window.
 WINDOWS = {
     "windows": np.array([-1, 2, HEADS, LENGTH, LENGTH]),
@@ -169,6 +174,10 @@ FORMS = {
         REPEATED,
     ),
     "nn.MultiheadAttention": Form(TORCH, TORCH_SHAPES),
+    "timm's product of all three": Form(
+        f"{UNBOUND} {BEHIND}",
+        {"three": np.array([0, LENGTH, 3, HEADS, WIDTH]), **{f"n{k}": np.array([k]) for k in range(4)}},
+    ),
     "ONNX": Form(ONNX.format("", ""), opset=23),
     "ONNX, causal": Form(ONNX.format(", is_causal=1", ""), opset=23),
     "ONNX, scaled, of opset 24": Form(ONNX.format(", scale=0.3", ""), opset=24),

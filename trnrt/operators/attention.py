@@ -181,6 +181,7 @@ def _view_all(lowering: Lowering, found: Found) -> tuple[View, View, View] | Non
 def _view_heads(lowering: Lowering, heads: Heads) -> View:
     """An operand of a product: (items, heads, rows, columns), or (items * heads, rows, columns)."""
     view = lowering.view_of(heads.value)
+    view = view.permute(heads.order) if heads.order else view
     if heads.shared > 1:
         view = view.slice(2, 0, 1).permute((2, 0, 1, 3, 4))
         view = replace(view, shape=view.shape[1:], strides=view.strides[1:])

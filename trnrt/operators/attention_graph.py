@@ -38,12 +38,13 @@ class Term:
 
 @dataclass(frozen=True)
 class Heads:
-    """Queries, keys or values: ``value``, with its last two axes ``turned``, times ``scale``.
+    """Queries, keys or values: ``value``, with its axes in ``order``, then the last two ``turned``, times ``scale``.
 
-    If ``shared`` isn't 1, the value is (items, heads, 1, rows, columns), and each head of it is used so many times.
-    ``nodes`` make the operand of the product of it."""
+    ``order`` is () if they keep theirs. If ``shared`` isn't 1, the value is (items, heads, 1, rows, columns), and each
+    head of it is used so many times. ``nodes`` make the operand of the product of it."""
 
     value: ir.Value
+    order: tuple[int, ...] = ()
     turned: bool = False
     shared: int = 1
     scale: float = 1.0
@@ -293,8 +294,10 @@ def _read_heads(lowering: Lowering, value: ir.Value) -> Heads:
         if node.op_type == "Transpose":
             order = tuple(attribute(node, "perm", ()))
             source = node.inputs[0]
-            if order != (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2) or source is None:
+            if source is None:
                 return found
+            if order != (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2):
+                return _pass_scaled_order(lowering, node, at) or found
             at = replace(at, value=source, turned=not at.turned, nodes=(*at.nodes, node))
             continue
         passed = _pass_scale(lowering, node, at, shape) if node.op_type != "Reshape" else _pass_reshape(node, at, shape)
@@ -303,6 +306,17 @@ def _read_heads(lowering: Lowering, value: ir.Value) -> Heads:
         found = at = passed
         if at.shared > 1:
             return found
+
+
+def _pass_scaled_order(lowering: Lowering, turn: ir.Node, at: Heads) -> Heads | None:
+    """Heads before a Transpose of any order that follows a scale: where rewrites have moved it."""
+    scaled = turn.inputs[0]
+    node, shape = maker(scaled, "Mul", "Div"), static_shape(scaled)
+    if node is None or scaled is None or shape is None or not _is_inner(scaled):
+        return None
+    return _pass_scale(
+        lowering, node, replace(at, order=tuple(attribute(turn, "perm", ())), nodes=(*at.nodes, turn)), shape
+    )
 
 
 def _pass_scale(lowering: Lowering, node: ir.Node, at: Heads, shape: Shape) -> Heads | None:
