@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 from planning import compare, drawn, modelled, onnxruntimes, planned
 
 import trnrt
 from trnrt.planner import Plan
 from trnrt.planner.choices import Choices
+from trnrt.planner.placing import placement
+from trnrt.planner.placing.windows import find_windows
 from trnrt.planner.rendering.stepwise import function_lines, split_functions
 from trnrt.validate.layers import validate_layers
 
@@ -144,16 +148,24 @@ def test_any_concats(data: st.DataObject, rows: int, dtype: str) -> None:
     compare(joined(channels, concats), image(rows), dtype=dtype)
 
 
-def cross_stage(parts: tuple[int, int], *, adds: bool, opset: int = 17, act: str = "silu") -> onnx.ModelProto:
+def cross_stage(
+    parts: tuple[int, int],
+    *,
+    adds: bool,
+    opset: int = 17,
+    act: str = "silu",
+    size: tuple[int, int] = SIZE,
+    first: str = "c = Conv(x, w, v)",
+) -> onnx.ModelProto:
     """A block as YOLO has it: a convolution split in two, two more convolutions of the second part, and all of it
-    concatenated."""
+    concatenated. ``first`` makes what is split."""
     one, other = parts
-    size = f"{SIZE[0]}, {SIZE[1]}"
+    extent = f"{size[0]}, {size[1]}"
     gate = {"silu": "g = Sigmoid(c) s = Mul(c, g)", "relu": "s = Relu(c)"}[act]
     last = "d = Add(b, e)" if adds else "d = Relu(e)"
     split = "a, b = Split<axis=1>(s, sizes)" if opset >= 13 else f"a, b = Split<axis=1, split=[{one}, {other}]>(s)"
     text = (
-        f"(float[N, 3, {size}] x) => (float[N, 2, {size}] y) {{ c = Conv(x, w, v) {gate} {split}"
+        f"(float[N, 3, {extent}] x) => (float[N, 2, {extent}] y) {{ {first} {gate} {split}"
         f" f = Conv<pads=[1, 1, 1, 1]>(b, k) e = Conv(f, m) {last} p = Concat<axis=1>(a, b, d) y = Conv(p, u) }}"
     )
     constants = {
@@ -198,6 +210,31 @@ def test_swept_split(bounds: tuple[int, int]) -> None:
     sweeps = frozenset([(names[bounds[0]], names[bounds[1]], 2)])
     session = trnrt.InferenceSession(model.SerializeToString(), cache=False, choices=Choices(sweeps=sweeps))
     np.testing.assert_allclose(session.run(None, image(4))[0], onnxruntimes(model, image(4))[0], rtol=1e-5, atol=1e-5)
+
+
+def test_split_too_large_for_its_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is split after a sweep takes all of its images. If they don't fit while its first step runs, they go to HBM:
+    each round of placement moves one tensor, or keeps one Concat's parts apart, so there are few."""
+    size = 112, 112
+    model = cross_stage((16, 16), adds=True, size=size, first="h = Conv(x, n) c = Conv(h, w, v)")
+    model.graph.initializer.append(numpy_helper.from_array(drawn(3, 3, 1, 1), "n"))
+    names = [step.name for step in planned(model, {"x": (4, 3, *size)}).steps]
+    rounds: list[set[str]] = []
+
+    def find(*given: Any) -> Any:
+        rounds.append(set(given[-1]))
+        assert rounds.count(rounds[-1]) <= len(names), f"placed again and again, with {rounds[-1]} apart"
+        return find_windows(*given)
+
+    monkeypatch.setattr(placement, "find_windows", find)
+    choices = Choices(sweeps=frozenset([(names[0], names[1], 1)]))
+    session = trnrt.InferenceSession(model.SerializeToString(), cache=False, choices=choices)
+    feeds = image(4, size)
+    np.testing.assert_allclose(session.run(None, feeds)[0], onnxruntimes(model, feeds)[0], rtol=1e-4, atol=1e-4)
+    plan = session.last_run.plan
+    assert plan is not None
+    assert [step.images for step in plan.steps[:2]] == [1, 1]
+    assert "does not fit" in next(step.reason for step in plan.steps if step.output == "s")
 
 
 @settings(max_examples=30, deadline=None)

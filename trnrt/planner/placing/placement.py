@@ -115,7 +115,7 @@ def place(
         if full is None or not alive:
             _explain_windows(steps, placed)
             return placed
-        early = _early_tensors(steps[full:], placed, alive)
+        early = _early_tensors(steps[full:], placed, alive) - apart
         if early:  # before it is complete, a tensor takes more room than the parts of it that are there
             apart.add(max(early, key=lambda value: alive[value]))
             continue
@@ -144,7 +144,10 @@ def _keep_whole(placed: Placed) -> None:
 
 
 def _early_tensors(steps: list[Step], placed: Placed, alive: Mapping[str, int]) -> set[str]:
-    """Tensors that are alive for their windows alone: one of ``steps`` completes them later."""
+    """Tensors that have windows and that one of ``steps`` completes later.
+
+    Those that already hold no parts of their own are among them where a sweep begins before the step that makes them.
+    """
     roots = {window.root for window in placed.windows.values()}
     return {step.output for step in steps[1:] if step.output in roots and step.output in alive}
 
