@@ -25,8 +25,6 @@ from trnrt.session import InferenceSession
 
 TARGETS = ("trn1", "trn2")
 BATCHES = (1, 8)
-SLOW = {"yolov8n"}
-"""Networks whose batch of 8 takes more than 20 minutes to plan: only a batch of 1 is recorded."""
 OTHERS = [name for name in NETWORKS if name not in {network.name for network in networks()}]
 """Networks that ``models.json`` hasn't."""
 
@@ -67,7 +65,7 @@ def test_models(network: Network) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", OTHERS)
 def test_networks(name: str) -> None:
-    rows = list(measure("trn2", "bfloat16", [name], BATCHES[:1] if name in SLOW else BATCHES, 0, lambda _: None))
+    rows = list(measure("trn2", "bfloat16", [name], BATCHES, 0, lambda _: None))
     found = {f"trn2 bfloat16 batch {row.batch}": round_range(row.predicted) for row in rows}
     check_lines("networks", name, found)
 
