@@ -392,6 +392,15 @@ SMALL: tuple[Small, ...] = (
         (2, 3, 5, 32),
     ),
     Small(
+        "rotate_features",
+        "k = Constant<value_ints=[2,5,3,32]>() j = Constant<value_ints=[2,5,96]>() r = Reshape(x, k)"
+        " h = Constant<value_ints=[16,16]>() a, b = Split<axis=3>(r, h) n = Neg(b) t = Concat<axis=3>(n, a)"
+        " c = Mul(r, u) s = Mul(t, w) z = Add(c, s) y = Reshape(z, j)",
+        (2, 5, 96),
+        (2, 5, 96),
+        {"u": (5, 1, 32), "w": (5, 1, 32)},
+    ),
+    Small(
         "normalize_features",
         "n = LayerNormalization(x, w) m = MatMul(n, u) y = Add(m, x)",
         (6, 40),
