@@ -125,7 +125,7 @@ def _normalize_group(
 ) -> None:
     """y_sb (P, B, rows) = x_sb (P, B, rows), normalised, of up to 512 rows."""
     d_sb = _subtract_mean(x_sb, ones_sb, columns)
-    rate_psum = _sum_squares(d_sb, ones_sb, columns)
+    rate_psum = _add_squares(d_sb, ones_sb, columns)
     nisa.tensor_scalar(dst=rate_psum, data=rate_psum, op0=nl.add, operand0=columns * eps, op1=nl.power, operand1=-0.5)
     for b in range(d_sb.shape[1]):
         parts = block_rows(columns, b)
@@ -179,7 +179,7 @@ def _subtract_mean(x_sb: nl.NkiTensor, ones_sb: nl.NkiTensor, columns: int) -> n
     return d_sb
 
 
-def _sum_squares(d_sb: nl.NkiTensor, ones_sb: nl.NkiTensor, columns: int) -> nl.NkiTensor:
+def _add_squares(d_sb: nl.NkiTensor, ones_sb: nl.NkiTensor, columns: int) -> nl.NkiTensor:
     """The sum of the squares of each row of d_sb (P, B, rows), on each partition of a PSUM tile (P, rows)."""
     rows = d_sb.shape[2]
     sum_psum = nl.ndarray((nl.tile_size.pmax, rows), dtype=nl.float32, buffer=nl.psum)

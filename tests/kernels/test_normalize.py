@@ -197,7 +197,8 @@ def run_unit(x: Array, least: float = 0.0, target: str = "trn2") -> Array:
 def unit(x: Array, least: float) -> Array:
     """What it must answer, in float64."""
     x64 = x.astype(np.float64)
-    return x64 / np.maximum(np.sqrt(np.square(x64).sum(axis=1, keepdims=True)), least)
+    made: Array = x64 / np.maximum(np.sqrt(np.square(x64).sum(axis=1, keepdims=True)), least)
+    return made
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
