@@ -53,7 +53,7 @@ def plan_of(model: onnx.ModelProto | Path, target: str = "trn2", dtype: str = "f
 
 
 def test_all_are_here() -> None:
-    assert (len(SAMPLES), len(ARCHITECTURES), len(LIGHT)) == (5, 10, 4)
+    assert (len(SAMPLES), len(ARCHITECTURES), len(LIGHT)) == (5, 11, 4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

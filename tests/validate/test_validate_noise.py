@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ def masked(out: float, whole_row: bool) -> bytes:
 
 
 MASKED: dict[str, Callable[[], bytes]] = {
-    "masked by the lowest number": lambda: masked(float(np.finfo(np.float32).min), True),
+    "hidden by the lowest number": lambda: masked(float(np.finfo(np.float32).min), True),
+    "masked by the lowest number": lambda: masked(float(np.finfo(np.float32).min), False),
     "masked by infinity": lambda: masked(-np.inf, False),
 }
 MODELS: dict[str, Callable[[], bytes]] = {
@@ -116,14 +118,25 @@ def opened(model: bytes, dtype: str = "float32") -> trnrt.InferenceSession:
     return trnrt.InferenceSession(model, dtype=dtype, backend="simulator", cache=False)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", [*MODELS, *MASKED, *NETS])
+LIMIT = ("hidden by the lowest number", "float16")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [pair for pair in product((*MODELS, *MASKED, *NETS), DTYPES) if pair != LIMIT]
+)
 def test_a_right_model_passes(name: str, dtype: str) -> None:
     session = opened((MODELS | MASKED | NETS)[name](), dtype)
     for seed in range(2 if dtype == "float32" else 1):
         report = validate(session, rows_for(session, seed))
         assert report.passed and report.tolerances == "measured" and report.notes == ()
         assert all(output.error < 0.75 * output.tolerance for output in report.outputs)
+
+
+def test_float16_has_no_number_that_hides_a_whole_row() -> None:
+    """Beside its lowest, -65504, scores of a row still differ in float32: docs/design.md (Numbers)."""
+    session = opened(MASKED[LIMIT[0]](), LIMIT[1])
+    report = validate(session, rows_for(session))
+    assert not report.passed and report.outputs[0].element[1] == 2
 
 
 def test_one_tolerance_for_all_outputs_would_not_do() -> None:

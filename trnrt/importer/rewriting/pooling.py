@@ -66,7 +66,7 @@ def _remove_unread(editor: Editor, value: ir.Value | None) -> None:
 
 def _compute_once(editor: Editor, node: ir.Node) -> bool:
     """Compute with what an Expand repeats, and repeat the result."""
-    made, source = node.outputs[0], _expand_source(node.inputs[0])
+    made, source = node.outputs[0], _expand_source(node.inputs[0]) if node.inputs else None
     shape = static_shape(made)
     if source is None or not shape or not _keeps_features(node):
         return False
