@@ -276,8 +276,17 @@ def test_a_long_bias_comes_before_its_step() -> None:
     later.append(3, "w", drawn(4, 4))
     rows.append(1, "b", drawn(1, 130), bias=True)
     transfers = [later]
-    _insert_rows(transfers, rows)
+    _insert_rows(transfers, rows, Rooms([], []))
     assert transfers == [rows, later] and rows.before == rows.reserved == 1
+
+
+def test_a_long_bias_comes_before_the_loop_of_its_step() -> None:
+    """A transfer inside a loop would be written outside it, or not at all: BERT of 16 rows in a device loop failed."""
+    rows = Transfer()
+    rows.append(3, "b", drawn(1, 130), bias=True)
+    transfers: list[Transfer] = []
+    _insert_rows(transfers, rows, Rooms([], [], loops=((2, 5),)))
+    assert transfers == [rows] and rows.before == rows.reserved == 2
 
 
 def test_a_tile_that_is_reserved_first_is_written() -> None:

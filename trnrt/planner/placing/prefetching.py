@@ -174,7 +174,7 @@ def plan_prefetch(calls: Sequence[Call], rooms: Rooms, itemsize: int) -> Prefetc
     transfers = _group_transfers(calls, held, free, rooms, itemsize)
     used = _bring_early(transfers, free, rooms, itemsize)
     if rows.parts:
-        _insert_rows(transfers, rows)
+        _insert_rows(transfers, rows, rooms)
     fullest = max(rooms.share * rooms.usable - room + more for room, more in zip(free, used, strict=True))
     return Prefetched(tuple(transfers), biases if biases.parts else None, fullest < _LOOSE * rooms.usable)
 
@@ -185,11 +185,13 @@ def _is_long_row(bias: Array) -> bool:
     return bias.shape[0] < PARTITIONS // 2 and prod(bias.shape[1:]) >= ROW_COLUMNS
 
 
-def _insert_rows(transfers: list[Transfer], rows: Transfer) -> None:
-    """Put the biases of few rows among the transfers: ahead of the weights of the first step that reads them."""
+def _insert_rows(transfers: list[Transfer], rows: Transfer, rooms: Rooms) -> None:
+    """Put the biases of few rows among the transfers: ahead of the weights of the first step that reads them, and of
+    the loop that it is in."""
     place = next((k for k, one in enumerate(transfers) if one.last >= rows.first), len(transfers))
     # The transfer there may be that of a later step, if the first one loads its own weights.
-    rows.before = rows.reserved = min([rows.first, *(one.before for one in transfers[place : place + 1])])
+    first, _ = rooms.span(rows.first, rows.first)
+    rows.before = rows.reserved = min([first, *(one.before for one in transfers[place : place + 1])])
     transfers.insert(place, rows)
 
 

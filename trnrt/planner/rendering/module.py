@@ -431,8 +431,8 @@ def render(draft: Draft, rooms: Rooms) -> KernelModule:
         draft, draft.placed, material.dtype, names, results, prefetched, itemsize, ramps, makers, weights=weights
     )
     writer.find_core(material.cores)
-    for number in range(len(steps) if draft.repeat.resident else 0):
-        writer.transfers(calls, number)  # weights that stay are brought once, before the loop
+    if draft.repeat.resident:
+        writer.transfers(calls, 0)  # ``rooms`` has the whole module as a loop: no transfer starts later
     writer.begin_passes(material.inputs, draft.repeat)
     for number, (step, call) in enumerate(zip(steps, calls, strict=True)):
         if not draft.repeat.resident:
