@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -304,17 +304,32 @@ def test_rows_that_a_mask_hides_whole() -> None:
         assert "attend" in {step.kernel for step in form.plan().steps}
 
 
+def lengthened(form: Form, length: int) -> onnx.ModelProto:
+    """The form's model for so many tokens."""
+    sizes = {"heads": np.array([0, length, HEADS, WIDTH]), "flat": np.array([0, length, ALL])}
+    model = replace(form, constants=form.constants | sizes).model()
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[1].dim_value = length
+    return model
+
+
 def test_keys_that_no_query_sees_are_skipped() -> None:
     """Of a triangle over 300 queries, the first 128 see 128 keys."""
-    heads = np.array([0, 300, HEADS, WIDTH])
-    text = f"{HEADS_OF} m = Add(t, triangle) {BEHIND}"
     triangle = np.where(np.tri(300), 0, -1e9).astype(np.float32)
-    form = Form(text, {"triangle": triangle, "heads": heads, "flat": np.array([0, 300, ALL])})
-    model = form.model()
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[1].dim_value = 300
-    plan = compare(model, {"x": drawn(ITEMS, 300, ALL)})
+    form = Form(f"{HEADS_OF} m = Add(t, triangle) {BEHIND}", {"triangle": triangle})
+    plan = compare(lengthened(form, 300), {"x": drawn(ITEMS, 300, ALL)})
     assert "ends=(128, 256, 300)" in plan.source
+
+
+@pytest.mark.parametrize("hidden", [-1e9, -np.inf])
+def test_keys_that_another_mask_may_make_count_are_not_skipped(hidden: float) -> None:
+    """Padding on the left hides all that the first queries see. Of finite numbers, the later keys then count, too."""
+    triangle = np.where(np.tri(150), 0, hidden).astype(np.float32)
+    padding = np.where(np.arange(150) < np.array([[9], [0]]), np.float32(-1e9), np.float32(0))[:, None, None]
+    text = f"{HEADS_OF} n = Add(t, triangle)  m = Add(n, padding) {BEHIND}"
+    form = Form(text, {"triangle": triangle}, declared=f", float[{ITEMS},1,1,150] padding")
+    plan = compare(lengthened(form, 150), {"x": drawn(ITEMS, 150, ALL), "padding": padding})
+    assert ("ends=(128, 150)" in plan.source) == np.isinf(hidden)
 
 
 @pytest.mark.parametrize("tokens", [768, 1024])

@@ -131,11 +131,13 @@ def _read_computed(lowering: Lowering, term: Term, shape: Shape) -> Mask:
 
 
 def find_ends(masks: list[Mask], queries: int) -> tuple[int, ...]:
-    """The keys that each 128 queries see, if a constant mask hides the later ones from them; () if it doesn't."""
+    """The keys that each 128 queries see, if a constant mask hides the later ones from them; () if it doesn't.
+
+    A second mask may hide the keys that the constant one lets a query see: then all those of finite numbers count."""
     mask = next((mask.array for mask in masks if mask.array is not None), None)
     if mask is None or mask.shape[2] != queries or not (mask.max(-1) > _SEEN).all():
         return ()
-    seen: Array = np.asarray((mask > _HIDDEN).any((0, 1)))
+    seen: Array = np.asarray((mask > (_HIDDEN if len(masks) == 1 else -np.inf)).any((0, 1)))
     keys = seen.shape[1]
     last = keys - np.argmax(seen[:, ::-1], 1)
     ends = tuple(int(last[first : first + 128].max()) for first in range(0, queries, 128))
