@@ -293,6 +293,48 @@ def test_what_is_no_attention_stays_apart(name: str) -> None:
     assert "softmax" in kernels
 
 
+LEFT = np.arange(LENGTH) >= np.array([[4], [0]])
+ADDED_LEFT = np.where(LEFT, np.float32(0), np.finfo(np.float32).min)[:, None, None]
+TRUTH = {"triangle": np.tri(LENGTH, dtype=bool)}
+OVER_OTHERS = {
+    "padding, then a triangle": Form(
+        f"{HEADS_OF} n = Add(mask, t)  m = Where(triangle, n, lowest) {BEHIND}",
+        TRUTH,
+        {"mask": ADDED_LEFT},
+        f", float[{ITEMS},1,1,{LENGTH}] mask",
+    ),
+    "a triangle, then padding": Form(
+        f"{HEADS_OF} n = Add(t, added)  m = Where(mask, lowest, n) {BEHIND}",
+        {"added": np.where(np.tri(LENGTH), np.float32(0), np.finfo(np.float32).min)},
+        {"mask": ~LEFT[:, None, None]},
+        f", bool[{ITEMS},1,1,{LENGTH}] mask",
+    ),
+    "both chosen": Form(
+        f"{HEADS_OF} n = Where(mask, t, lowest)  m = Where(triangle, n, lowest) {BEHIND}",
+        TRUTH,
+        {"mask": LEFT[:, None, None]},
+        f", bool[{ITEMS},1,1,{LENGTH}] mask",
+    ),
+    "both constant": Form(
+        f"{HEADS_OF} n = Where(mask, t, lowest)  m = Where(triangle, n, lowest) {BEHIND}",
+        TRUTH | {"mask": LEFT[:, None, None]},
+    ),
+    "a bias, and two masks": Form(
+        f"{HEADS_OF} r = Add(t, bias)  n = Add(mask, r)  m = Where(triangle, n, lowest) {BEHIND}",
+        TRUTH | {"bias": WINDOWS["bias"]},
+        {"mask": ADDED_LEFT},
+        f", float[{ITEMS},1,1,{LENGTH}] mask",
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", OVER_OTHERS)
+def test_a_number_that_replaces_masked_scores(name: str, dtype: str) -> None:
+    """A query that sees only padding weighs all hidden keys alike; a sum of masks would hide some twice."""
+    assert "attend" in {step.kernel for step in OVER_OTHERS[name].plan(dtype).steps}
+
+
 def test_rows_that_a_mask_hides_whole() -> None:
     """ONNX's Attention gives 0, as its definition tests for such rows; a Where with a finite number gives the mean."""
     hidden = np.ones((ITEMS, 1, LENGTH, LENGTH), bool)
