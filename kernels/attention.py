@@ -228,8 +228,8 @@ class Begun(nl.NKIObject):
 
 
 def _heads_held(heads: int, keys: int, width: int, size: int, item: int) -> int:
-    """The number of heads whose keys and values are in SBUF at once: all, or whole blocks of values. A result's features
-    would else begin within a block of partitions."""
+    """The number of heads whose keys and values are in SBUF at once: all, or those of whole blocks of values, so that
+    their results begin at partition 0."""
     tiles = ceil_div(keys, nl.tile_size.pmax)
     each = max(1, nl.tile_size.pmax // size)
     together = ceil_div(max(1, nl.tile_size.pmax // width), each) * each

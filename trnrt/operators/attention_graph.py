@@ -26,7 +26,7 @@ _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
 
 @dataclass(frozen=True)
 class Term:
-    """What is added to the scores: ``value``; with a ``fill``, that number where the value is ``hides``, and else 0.
+    """A term of the scores: ``value``; with a ``fill``, that number where the value is ``hides``, and 0 elsewhere.
 
     ``shape`` is the scores' where it is added: (..., queries, keys). ``under``: terms that are added elsewhere only, as
     the fill replaces them, too."""
@@ -42,8 +42,8 @@ class Term:
 class Heads:
     """Queries, keys or values: ``value``, with its axes in ``order``, then the last two ``turned``, times ``scale``.
 
-    ``order`` is () if they keep theirs. If ``shared`` isn't 1, the value is (items, heads, 1, rows, columns), and each
-    head of it is used so many times. ``nodes`` make the operand of the product of it."""
+    ``order`` is () if they keep theirs. If ``shared`` isn't 1, the value is (items, heads, 1, rows, columns), and
+    ``shared`` heads of queries use each head of it. ``nodes`` make the operand of the product of it."""
 
     value: ir.Value
     order: tuple[int, ...] = ()
@@ -299,7 +299,7 @@ def _read_empty_test(lowering: Lowering, condition: ir.Value, terms: tuple[Term,
 
 
 def _read_heads(lowering: Lowering, value: ir.Value) -> Heads:
-    """What an operand of a product is made of, past scales, turns, repeated heads, and items joined with heads.
+    """The heads in an operand of a product, before scales, turns, repetition, and the joining of items with heads.
 
     Only nodes that nothing else reads are passed; a turn at the end is left to the views."""
     found = at = Heads(value)

@@ -28,7 +28,7 @@ _HIDDEN, _SEEN = -1e9, -1e6
 
 @dataclass(frozen=True)
 class Mask:
-    """What is added to the scores, of ``shape`` (M, G, R, T): item n adds matrix n % M. A constant, or a tensor."""
+    """A summand of the scores, of ``shape`` (M, G, R, T): item n adds matrix n % M. A constant, or a tensor."""
 
     shape: Shape
     array: Array | None = None
@@ -46,7 +46,7 @@ class Mask:
 
 
 def read_masks(lowering: Lowering, terms: tuple[Term, ...], sizes: Shape) -> list[Mask] | None:
-    """What the terms add to scores of ``sizes`` (items, heads, queries, keys); None if the kernel can't add it."""
+    """The masks of scores of ``sizes`` (items, heads, queries, keys); None if the kernel can't add the terms."""
     constants: list[Array] = []
     computed: list[Mask] = []
     for term in terms:
