@@ -228,11 +228,11 @@ class Begun(nl.NKIObject):
 
 
 def _heads_held(heads: int, keys: int, width: int, size: int, item: int) -> int:
-    """The number of heads whose keys and values are in SBUF at once: all, or as many as whole blocks of partitions
-    have."""
+    """The number of heads whose keys and values are in SBUF at once: all, or those of whole blocks of values, so that
+    their results begin at partition 0."""
     tiles = ceil_div(keys, nl.tile_size.pmax)
-    together = max(1, nl.tile_size.pmax // width)
-    together = max(together, max(1, nl.tile_size.pmax // size))
+    each = max(1, nl.tile_size.pmax // size)
+    together = ceil_div(max(1, nl.tile_size.pmax // width), each) * each
     fit = min(HELD_BYTES // (keys * item), HELD_BYTES // (tiles * size * item))
     return min(heads, max(1, fit // together) * together)
 

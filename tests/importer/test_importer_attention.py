@@ -134,3 +134,13 @@ def test_rows_that_others_read_stay_turned(reader: str) -> None:
     given = {"w": np.eye(8, dtype=np.float32), "b": np.arange(8, dtype=np.float32)}
     view = checked(with_constants(text, **given))
     assert ops(view)[0] == "Transpose"
+
+
+def test_rows_of_other_sizes_stay_turned() -> None:
+    """The projection sums over items, too: 2 rows of 2 * 8 numbers, which are split into items behind it."""
+    text = """g (float[2,2,2,4] x) => (float[2,2,8] y) {
+        v = Transpose<perm=[2,0,1,3]>(x)  j = Reshape(v, rows)  o = Gemm(j, w)  z = Reshape(o, back)
+        y = Transpose<perm=[1,0,2]>(z) }"""
+    weight = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32)
+    view = checked(with_constants(text, w=weight, rows=np.array([2, 16]), back=np.array([2, 2, 8])))
+    assert ops(view)[-1] == "Transpose"

@@ -180,6 +180,20 @@ def test_normalisation_after_a_matrix(opset: int) -> None:
     assert ops(view) == ["Gemm"]
 
 
+@pytest.mark.parametrize("columns", [3, 5])
+@pytest.mark.parametrize("biased", ["Identity(c)", "Add(c, p7)"])
+def test_normalisation_of_other_dimensions_than_the_columns_stays(biased: str, columns: int) -> None:
+    """Its channels are dimension 1, here the rows of a product."""
+    model = parsed(
+        f"""g (float[N,3,4] x, float[4,{columns}] p1, float[3] p3, float[{columns}] p7)
+        => (float[N,3,{columns}] y)
+        {{ c = MatMul(x, p1)  b = {biased}  y = BatchNormalization(b, p3, zero, zero, variance) }}"""
+    )
+    for name, numbers in (("zero", [0, 0, 0]), ("variance", [1, 4, 9])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(numbers, np.float32), name))
+    assert ops(checked(model))[-1] == "BatchNormalization"
+
+
 @pytest.mark.parametrize("opset", [7, 8])
 def test_normalisation_of_each_number_by_itself(opset: int) -> None:
     each = ", ".join(f"float[3,2,2] p{k}" for k in range(1, 5))

@@ -236,3 +236,10 @@ def test_few_and_many_keys_with_hidden_ones_of_16_bits(keys: int, target: str, o
 @pytest.mark.parametrize("keys", [150, 300])
 def test_groups_that_end_within_a_block_of_features(keys: int, target: str, dtype: str) -> None:
     compare(Case(1, 9, 20, keys, 32, 32, on_chip="d", target=target), dtype)
+
+
+@pytest.mark.parametrize("sizes", [(7, 2000, 40, 64), (8, 1500, 24, 32)], ids=str)
+def test_features_of_values_wider_than_keys(sizes: tuple[int, int, int, int]) -> None:
+    """SBUF holds the keys of some heads, which fill whole blocks of values, too."""
+    heads, keys, width, size = sizes
+    compare(Case(1, heads, 2, keys, width, size, on_chip="d"))

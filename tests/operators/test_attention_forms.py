@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -293,6 +293,48 @@ def test_what_is_no_attention_stays_apart(name: str) -> None:
     assert "softmax" in kernels
 
 
+LEFT = np.arange(LENGTH) >= np.array([[4], [0]])
+ADDED_LEFT = np.where(LEFT, np.float32(0), np.finfo(np.float32).min)[:, None, None]
+TRUTH = {"triangle": np.tri(LENGTH, dtype=bool)}
+OVER_OTHERS = {
+    "padding, then a triangle": Form(
+        f"{HEADS_OF} n = Add(mask, t)  m = Where(triangle, n, lowest) {BEHIND}",
+        TRUTH,
+        {"mask": ADDED_LEFT},
+        f", float[{ITEMS},1,1,{LENGTH}] mask",
+    ),
+    "a triangle, then padding": Form(
+        f"{HEADS_OF} n = Add(t, added)  m = Where(mask, lowest, n) {BEHIND}",
+        {"added": np.where(np.tri(LENGTH), np.float32(0), np.finfo(np.float32).min)},
+        {"mask": ~LEFT[:, None, None]},
+        f", bool[{ITEMS},1,1,{LENGTH}] mask",
+    ),
+    "both chosen": Form(
+        f"{HEADS_OF} n = Where(mask, t, lowest)  m = Where(triangle, n, lowest) {BEHIND}",
+        TRUTH,
+        {"mask": LEFT[:, None, None]},
+        f", bool[{ITEMS},1,1,{LENGTH}] mask",
+    ),
+    "both constant": Form(
+        f"{HEADS_OF} n = Where(mask, t, lowest)  m = Where(triangle, n, lowest) {BEHIND}",
+        TRUTH | {"mask": LEFT[:, None, None]},
+    ),
+    "a bias, and two masks": Form(
+        f"{HEADS_OF} r = Add(t, bias)  n = Add(mask, r)  m = Where(triangle, n, lowest) {BEHIND}",
+        TRUTH | {"bias": WINDOWS["bias"]},
+        {"mask": ADDED_LEFT},
+        f", float[{ITEMS},1,1,{LENGTH}] mask",
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", OVER_OTHERS)
+def test_a_number_that_replaces_masked_scores(name: str, dtype: str) -> None:
+    """A query that sees only padding weighs all hidden keys alike; a sum of masks would hide some twice."""
+    assert "attend" in {step.kernel for step in OVER_OTHERS[name].plan(dtype).steps}
+
+
 def test_rows_that_a_mask_hides_whole() -> None:
     """ONNX's Attention gives 0, as its definition tests for such rows; a Where with a finite number gives the mean."""
     hidden = np.ones((ITEMS, 1, LENGTH, LENGTH), bool)
@@ -304,17 +346,32 @@ def test_rows_that_a_mask_hides_whole() -> None:
         assert "attend" in {step.kernel for step in form.plan().steps}
 
 
+def lengthened(form: Form, length: int) -> onnx.ModelProto:
+    """The form's model for so many tokens."""
+    sizes = {"heads": np.array([0, length, HEADS, WIDTH]), "flat": np.array([0, length, ALL])}
+    model = replace(form, constants=form.constants | sizes).model()
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[1].dim_value = length
+    return model
+
+
 def test_keys_that_no_query_sees_are_skipped() -> None:
     """Of a triangle over 300 queries, the first 128 see 128 keys."""
-    heads = np.array([0, 300, HEADS, WIDTH])
-    text = f"{HEADS_OF} m = Add(t, triangle) {BEHIND}"
     triangle = np.where(np.tri(300), 0, -1e9).astype(np.float32)
-    form = Form(text, {"triangle": triangle, "heads": heads, "flat": np.array([0, 300, ALL])})
-    model = form.model()
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[1].dim_value = 300
-    plan = compare(model, {"x": drawn(ITEMS, 300, ALL)})
+    form = Form(f"{HEADS_OF} m = Add(t, triangle) {BEHIND}", {"triangle": triangle})
+    plan = compare(lengthened(form, 300), {"x": drawn(ITEMS, 300, ALL)})
     assert "ends=(128, 256, 300)" in plan.source
+
+
+@pytest.mark.parametrize("hidden", [-1e9, -np.inf])
+def test_keys_that_another_mask_may_make_count_are_not_skipped(hidden: float) -> None:
+    """Padding on the left hides all that the first queries see. Of finite numbers, the later keys then count, too."""
+    triangle = np.where(np.tri(150), 0, hidden).astype(np.float32)
+    padding = np.where(np.arange(150) < np.array([[9], [0]]), np.float32(-1e9), np.float32(0))[:, None, None]
+    text = f"{HEADS_OF} n = Add(t, triangle)  m = Add(n, padding) {BEHIND}"
+    form = Form(text, {"triangle": triangle}, declared=f", float[{ITEMS},1,1,150] padding")
+    plan = compare(lengthened(form, 150), {"x": drawn(ITEMS, 150, ALL), "padding": padding})
+    assert ("ends=(128, 150)" in plan.source) == np.isinf(hidden)
 
 
 @pytest.mark.parametrize("tokens", [768, 1024])

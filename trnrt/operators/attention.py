@@ -43,7 +43,7 @@ class _Rows:
 @dataclass(kw_only=True)
 class AttentionStep(Step):
     """softmax(scale * q @ k.T + masks) @ v of ``items``, each with ``heads`` side by side in the rows of ``places``, or
-    apart; so many ``shared`` heads of q use one of k and v. ``ends``: the keys that each 128 queries see."""
+    apart; ``shared`` heads of q use one of k and v. ``ends``: the keys that each 128 queries see."""
 
     places: tuple[_Rows, _Rows, _Rows]
     items: int

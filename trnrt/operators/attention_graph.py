@@ -26,22 +26,24 @@ _RESHAPES = ("Reshape", "Squeeze", "Unsqueeze")
 
 @dataclass(frozen=True)
 class Term:
-    """What is added to the scores: ``value``; with a ``fill``, that number where the value is ``hides``, and else 0.
+    """A term of the scores: ``value``; with a ``fill``, that number where the value is ``hides``, and 0 elsewhere.
 
-    ``shape`` is the scores' where it is added: (..., queries, keys)."""
+    ``shape`` is the scores' where it is added: (..., queries, keys). ``under``: terms that are added elsewhere only, as
+    the fill replaces them, too."""
 
     value: ir.Value
     shape: Shape
     fill: float | None = None
     hides: bool = True
+    under: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True)
 class Heads:
     """Queries, keys or values: ``value``, with its axes in ``order``, then the last two ``turned``, times ``scale``.
 
-    ``order`` is () if they keep theirs. If ``shared`` isn't 1, the value is (items, heads, 1, rows, columns), and each
-    head of it is used so many times. ``nodes`` make the operand of the product of it."""
+    ``order`` is () if they keep theirs. If ``shared`` isn't 1, the value is (items, heads, 1, rows, columns), and
+    ``shared`` heads of queries use each head of it. ``nodes`` make the operand of the product of it."""
 
     value: ir.Value
     order: tuple[int, ...] = ()
@@ -195,10 +197,25 @@ def _read_choice(lowering: Lowering, node: ir.Node, shape: Shape) -> _Scores | N
             continue
         hides = float(written.reshape(())) <= _MOST_FILL and condition is not None
         inner = _read_scores(lowering, node.inputs[side]) if hides else None
-        if inner is not None and condition is not None:
-            term = Term(condition, shape, float(fill.reshape(())), hides=side == 2)
-            return replace(inner, nodes=(*inner.nodes, node), terms=(*inner.terms, term))
+        if inner is None or condition is None:
+            continue
+        number = float(fill.reshape(()))
+        under = tuple(term for term in inner.terms if not _is_lost(lowering, term, number))
+        if any(term.shape != shape for term in under):
+            return None
+        beside = tuple(term for term in inner.terms if term not in under)
+        chosen = Term(condition, shape, number, hides=side == 2, under=under)
+        return replace(inner, nodes=(*inner.nodes, node), terms=(*beside, chosen))
     return None
+
+
+def _is_lost(lowering: Lowering, term: Term, number: float) -> bool:
+    """True if a term makes no difference to a number that hides a key."""
+    array = lowering.constant(term.value)
+    if np.isneginf(number) or array is None or term.fill is not None:
+        return bool(np.isneginf(number))
+    with np.errstate(over="ignore"):
+        return bool((array.astype(np.float32) + np.float32(number) == np.float32(number)).all())
 
 
 # -- From the softmax down to the second product -------------------------------------------------------
@@ -282,7 +299,7 @@ def _read_empty_test(lowering: Lowering, condition: ir.Value, terms: tuple[Term,
 
 
 def _read_heads(lowering: Lowering, value: ir.Value) -> Heads:
-    """What an operand of a product is made of, past scales, turns, repeated heads, and items joined with heads.
+    """The heads in an operand of a product, before scales, turns, repetition, and the joining of items with heads.
 
     Only nodes that nothing else reads are passed; a turn at the end is left to the views."""
     found = at = Heads(value)

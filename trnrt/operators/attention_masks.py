@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from trnrt.operators.attention_graph import Term
-from trnrt.operators.programs import Program, add_program
+from trnrt.operators.programs import Program, Register, add_program
 from trnrt.planner.lowering.views import View
 from trnrt.planner.lowering.walk import Lowering, value_name
 from trnrt.planner.plan import Array
@@ -28,7 +28,7 @@ _HIDDEN, _SEEN = -1e9, -1e6
 
 @dataclass(frozen=True)
 class Mask:
-    """What is added to the scores, of ``shape`` (M, G, R, T): item n adds matrix n % M. A constant, or a tensor."""
+    """A summand of the scores, of ``shape`` (M, G, R, T): item n adds matrix n % M. A constant, or a tensor."""
 
     shape: Shape
     array: Array | None = None
@@ -46,12 +46,12 @@ class Mask:
 
 
 def read_masks(lowering: Lowering, terms: tuple[Term, ...], sizes: Shape) -> list[Mask] | None:
-    """What the terms add to scores of ``sizes`` (items, heads, queries, keys); None if the kernel can't add it."""
+    """The masks of scores of ``sizes`` (items, heads, queries, keys); None if the kernel can't add the terms."""
     constants: list[Array] = []
     computed: list[Mask] = []
     for term in terms:
         array = _constant_of(lowering, term)
-        shape = _kernel_shape(array.shape if array is not None else lowering.shape(term.value), term.shape, sizes)
+        shape = _kernel_shape(_own_shape(lowering, term), term.shape, sizes)
         if array is not None and not array.any():
             continue
         if shape is None:
@@ -69,7 +69,19 @@ def _constant_of(lowering: Lowering, term: Term) -> Array | None:
     array = lowering.constant(term.value)
     if array is None or term.fill is None:
         return array
-    return np.where(array.astype(bool) == term.hides, np.float32(term.fill), np.float32(0))
+    under = np.zeros((), np.float32)
+    for one in term.under:
+        added = _constant_of(lowering, one)
+        if added is None:
+            return None
+        with np.errstate(over="ignore"):
+            under = under + added
+    return np.where(array.astype(bool) == term.hides, np.float32(term.fill), under)
+
+
+def _own_shape(lowering: Lowering, term: Term) -> Shape:
+    """The shape of the numbers that a term adds, before they are repeated."""
+    return np.broadcast_shapes(lowering.shape(term.value), *(_own_shape(lowering, one) for one in term.under))
 
 
 def _kernel_shape(own: Shape, scores: Shape, sizes: Shape) -> Shape | None:
@@ -112,12 +124,10 @@ def _read_computed(lowering: Lowering, term: Term, shape: Shape) -> Mask:
         view = lowering.view_of(term.value)
     else:
         program = Program()
-        condition = program.source(lowering.operand(term.value, short_integers=True))
-        choices = (term.fill, 0.0) if term.hides else (0.0, term.fill)
-        program.apply("where", condition, *choices)
+        _write_term(lowering, program, term)
         name = lowering.spare_name(f"{value_name(term.value)}.added")
         node = next(node for node, _ in term.value.uses() if node.op_type == "Where")
-        view = View.whole(name, lowering.shape(term.value))
+        view = View.whole(name, _own_shape(lowering, term))
         add_program(lowering, node, program, name, view.shape)
     view = view.broadcast((1,) * (len(term.shape) - len(view.shape)) + view.shape)
     dense = view.reshape(shape)
@@ -130,12 +140,29 @@ def _read_computed(lowering: Lowering, term: Term, shape: Shape) -> Mask:
     return Mask(dense.shape, view=dense)
 
 
+def _write_term(lowering: Lowering, program: Program, term: Term) -> Register:
+    """Append the operations that make the numbers that a term adds."""
+    array = lowering.constant(term.value)
+    operand = lowering.operand(term.value, short_integers=True) if array is None else array.astype(np.float32)
+    value = program.source(operand)
+    if term.fill is None:
+        return value
+    under: Register | float = 0.0
+    for one in term.under:
+        added = _write_term(lowering, program, one)
+        under = added if under == 0.0 else program.apply("add", under, added)
+    choices = (term.fill, under) if term.hides else (under, term.fill)
+    return program.apply("where", value, *choices)
+
+
 def find_ends(masks: list[Mask], queries: int) -> tuple[int, ...]:
-    """The keys that each 128 queries see, if a constant mask hides the later ones from them; () if it doesn't."""
+    """The keys that each 128 queries see, if a constant mask hides the later ones from them; () if it doesn't.
+
+    A second mask may hide the keys that the constant one lets a query see: then all those of finite numbers count."""
     mask = next((mask.array for mask in masks if mask.array is not None), None)
     if mask is None or mask.shape[2] != queries or not (mask.max(-1) > _SEEN).all():
         return ()
-    seen: Array = np.asarray((mask > _HIDDEN).any((0, 1)))
+    seen: Array = np.asarray((mask > (_HIDDEN if len(masks) == 1 else -np.inf)).any((0, 1)))
     keys = seen.shape[1]
     last = keys - np.argmax(seen[:, ::-1], 1)
     ends = tuple(int(last[first : first + 128].max()) for first in range(0, queries, 128))

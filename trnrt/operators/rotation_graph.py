@@ -147,7 +147,7 @@ def _follow(lowering: Lowering, value: ir.Value | None, source: ir.Value, steps:
 def _follow_each(
     lowering: Lowering, values: Sequence[ir.Value | None], source: ir.Value, steps: int
 ) -> Iterator[_Moved]:
-    """What each value is made of, up to the first one that other elements are among."""
+    """The elements of each value, up to the first value that has others."""
     for value in values:
         part = _follow(lowering, value, source, steps)
         if part is None:

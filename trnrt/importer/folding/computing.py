@@ -71,7 +71,7 @@ def _scatter(node: ir.Node, arrays: list[Array]) -> Array | None:
 
 
 def _resize(node: ir.Node, arrays: list[Array]) -> Array | None:
-    """What onnxruntime makes of it; None for types that trnrt resizes exactly, and if onnxruntime refuses it."""
+    """Resize by onnxruntime; None for types that trnrt resizes exactly, and if onnxruntime refuses the node."""
     import onnxruntime
 
     shape = static_shape(node.outputs[0])

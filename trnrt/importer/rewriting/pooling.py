@@ -35,7 +35,7 @@ def write_pooling(editor: Editor) -> list[str]:
 
 
 def _expand_source(value: ir.Value | None) -> ir.Value | None:
-    """What an Expand repeats along the last dimension alone, if one makes the value."""
+    """The source of an Expand that makes the value and repeats the last dimension alone; None without one."""
     node = maker(value, "Expand")
     source = None if node is None else node.inputs[0]
     before, after = static_shape(source), static_shape(value)

@@ -138,8 +138,11 @@ def _channel_scale_and_shift(norm: ir.Node) -> tuple[Array, Array] | None:
 
 def _normalization_affine(node: ir.Node) -> Affine | None:
     value, found = node.inputs[0], _channel_scale_and_shift(node)
-    if value is None or found is None or not is_private(value) or static_shape(value) is None:
+    shape = static_shape(value)
+    if value is None or found is None or not is_private(value) or shape is None:
         return None
+    if len(shape) != 2 and maker(value, "MatMul", "Add") is not None:
+        return None  # the channels are dimension 1, the columns of a product the last one
     return Affine(value, *found)
 
 

@@ -7,6 +7,8 @@ behind it. A projection treats each row alone, so that the heads can be turned i
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import onnx_ir as ir
 
@@ -143,7 +145,7 @@ def _find_heads(turn: ir.Node) -> tuple[ir.Node, list[ir.Node], list[ir.Value]] 
     reshapes, values, is_projected = list[ir.Node](), list[ir.Value](), False
     while value is not None and whole is not None and _sole_reader(value) is not None:
         node, shape = value.producer(), static_shape(value)
-        if node is None or shape is None:
+        if node is None or shape is None or prod(shape[:-1]) != prod(whole[:2]):
             return None
         if len(shape) == 3:
             values.append(value)

@@ -37,8 +37,8 @@ _PICKING = frozenset(_PICK_AND_COMPARE.split())
 """Operators whose results are the same on the host, bit for bit: they select, order and compare."""
 
 _TENSOR_BYTES = 2**16
-"""What a tensor costs that leaves the device, beside its bytes: a DMA transfer of its own takes 2 us to start, in which
-the link to the host (``host_link`` of a target) carries 64 KB."""
+"""The cost of a tensor that leaves the device, beside its bytes: its DMA transfer takes 2 us to start. In
+that time the link to the host (``host_link`` of a target) carries 64 KB."""
 
 
 def find_ends(flow: Flow) -> dict[str, str]:
@@ -107,6 +107,6 @@ def _group_by_source(flow: Flow, ends: dict[ir.Node, str]) -> list[dict[ir.Node,
 
 
 def _crossing_bytes(flow: Flow, ends: Collection[ir.Node]) -> int:
-    """What leaves the device for the ends: bytes, and for each tensor what it costs beside them."""
+    """The bytes that leave the device for the ends, with ``_TENSOR_BYTES`` for each tensor."""
     crossing = [value for value in flow.inputs_of([*ends]) if value.producer() is not None]
     return sum(_TENSOR_BYTES + (value_bytes(value) or 0) for value in crossing)
