@@ -16,7 +16,7 @@ from trnrt.report.console import counting, note
 
 
 class Part(StrEnum):
-    """What to measure."""
+    """A kind of measurement."""
 
     PREDICTIONS = "predictions"
     ACCURACY = "accuracy"

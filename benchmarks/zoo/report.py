@@ -12,6 +12,7 @@ from benchmarks.zoo.results import Result
 from benchmarks.zoo.table import (
     Line,
     accuracy_text,
+    batch_cell,
     cost_cell,
     held_cell,
     item_cell,
@@ -41,7 +42,7 @@ def zoo_parts(rows: Sequence[Result], prices: Prices | None = None) -> list[Rend
             *(accuracy_text(line.row.accuracy.get(dtype)) for dtype in ("float32", "bfloat16")),
             line.target,
             time_cell(line.first).text,
-            str(line.best.batch),
+            batch_cell(line).text,
             item_cell(line.best).text,
             rate_cell(line.best).text,
             held_cell(line.best).text,

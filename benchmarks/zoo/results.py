@@ -22,28 +22,31 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Result:
-    """A model's row. ``size``: bytes of its files. ``accuracy``: by dtype. ``refused``: why it can't be planned, by
-    target; empty if it can. ``version``: of trnrt, and of the code that plans and times, for the newest predictions."""
+    """A model's row. ``size``: bytes of its files. ``accuracy``: by dtype.
+
+    ``tried``: the batches among which the best was chosen, by target. ``refused``: why it can't be planned, by target;
+    empty if it can.
+    """
 
     entry: Entry
     size: int
     digest: str
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     predictions: tuple[Prediction, ...] = ()
+    tried: dict[str, tuple[int, ...]] = field(default_factory=dict)
     refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    version: str = ""
 
     @property
     def has_numbers(self) -> bool:
         """False as long as nothing was measured."""
         return bool(self.predictions or self.refused or self.accuracy)
 
-    def with_predictions(self, target: str, found: Iterable[Prediction], version: str) -> Result:
-        """With these predictions in place of the target's older ones."""
+    def with_predictions(self, target: str, found: Iterable[Prediction], tried: tuple[int, ...]) -> Result:
+        """With these predictions, and the batches tried, in place of the target's older ones."""
         others = [one for one in self.predictions if one.target != target]
         refused = {name: why for name, why in self.refused.items() if name != target}
         predictions = tuple(sorted([*others, *found], key=_place))
-        return replace(self, predictions=predictions, refused=refused, version=version)
+        return replace(self, predictions=predictions, tried={**self.tried, target: tried}, refused=refused)
 
     def with_accuracy(self, dtype: str, found: Accuracy) -> Result:
         """With the accuracy in a dtype, in place of an older one."""
@@ -52,7 +55,8 @@ class Result:
     def with_refusal(self, target: str, why: Sequence[str]) -> Result:
         """Without the target's predictions: it can't be planned there."""
         others = tuple(one for one in self.predictions if one.target != target)
-        return replace(self, predictions=others, refused={**self.refused, target: tuple(why)})
+        tried = {name: batches for name, batches in self.tried.items() if name != target}
+        return replace(self, predictions=others, tried=tried, refused={**self.refused, target: tuple(why)})
 
     def prediction(self, target: str, dtype: str, batch: int) -> Prediction | None:
         """The prediction of a batch, if it was made."""
@@ -126,8 +130,8 @@ def _row_of(document: Document) -> Result:
         digest=given["digest"],
         accuracy={dtype: Accuracy(**one) for dtype, one in given["accuracy"].items()},
         predictions=tuple(prediction_of(one) for one in given["predictions"]),
+        tried={target: tuple(batches) for target, batches in given["tried"].items()},
         refused={target: tuple(why) for target, why in given["refused"].items()},
-        version=given["version"],
     )
 
 

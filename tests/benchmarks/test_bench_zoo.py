@@ -17,11 +17,12 @@ from onnx.external_data_helper import convert_model_to_external_data
 from typer.testing import CliRunner
 
 from benchmarks.zoo.__main__ import app
-from benchmarks.zoo.accuracy import compare_outputs, rank_correlation, rank_elements
+from benchmarks.zoo.accuracy import RUNS, compare_outputs, rank_correlation, rank_elements
 from benchmarks.zoo.keeping import Kept
 from benchmarks.zoo.listing import Entry, choose_entries, digest_of, files_of, read_list
 from benchmarks.zoo.results import read_results
 from benchmarks.zoo.table import accuracy_cells, difference_text, lines_of, report_names
+from trnrt.cache.code import PLANS, code_version
 from trnrt.errors import InputError, OptionError
 
 ROOT = Path(__file__).parents[2]
@@ -195,10 +196,28 @@ def test_the_command_measures_and_keeps(zoo: Path, tmp_path: Path) -> None:
     assert exact.top_1 == short.top_1 == exact.items == 4 and exact.difference < 1e-5 < short.difference < 0.05
     assert exact.between is not None and exact.between > 10 * short.difference  # the inputs matter to the outputs
     assert exact.rank > 0.99999 and short.rank > 0.99
+    assert row.tried["trn1"] == row.tried["trn2"] == (1, 4)
+    assert {one.version for one in row.predictions} == {code_version(PLANS)}
+    assert exact.version == short.version == code_version(RUNS)
     kept = results.read_text(encoding="utf-8")
     again = run(*arguments)
     assert "note: 0 measurements" in again.stderr and results.read_text(encoding="utf-8") == kept
     assert again.stdout.count("digits") == 2 and "trn2" in again.stdout
+
+
+def test_each_number_keeps_the_version_that_measured_it(zoo: Path, tmp_path: Path) -> None:
+    results = tmp_path / "r.json"
+    quick = ("--batch", 1, "--effort", 0, "--accuracy", 1, "--results", results, "--cache", tmp_path / "kept")
+    run(zoo, "--target", "trn1", "--target", "trn2", *quick)
+    document = json.loads(results.read_text(encoding="utf-8"))
+    (model,) = document["models"]
+    for one in (*model["predictions"], *model["accuracy"].values()):
+        one["version"] = "older"
+    results.write_text(json.dumps(document), encoding="utf-8")
+    run(zoo, "--target", "trn2", "--only", "predictions", *quick)
+    (row,) = read_results(results)
+    assert {one.target: one.version for one in row.predictions} == {"trn1": "older", "trn2": code_version(PLANS)}
+    assert {one.version for one in row.accuracy.values()} == {"older"}
 
 
 def test_predictions_are_those_of_the_profile(zoo: Path, tmp_path: Path) -> None:
@@ -286,7 +305,7 @@ def test_profile_reports_are_written_once_and_linked(zoo: Path, tmp_path: Path) 
     assert f'<a href="reports/{name}">' in page.read_text(encoding="utf-8")
     report.write_text("kept", encoding="utf-8")
     assert run(zoo, *quick, *flags).exit_code == 0 and report.read_text(encoding="utf-8") == "kept"
-    other = replace(line, row=replace(line.row, version="another"))
+    other = replace(line, best=replace(line.best, version="another"))
     assert report_names(other) != [name]  # a report of other code isn't taken for this one
 
 

@@ -38,24 +38,43 @@ def test_the_page_is_generated() -> None:
 
 def test_the_results_could_show_a_mistake() -> None:
     """Outputs that are the same for other inputs would prove nothing; float32 is right to rounding. (A detector's
-    boxes of nearly equal scores may come in another order.)"""
+    boxes of nearly equal scores may come in another order.) Every number has its version."""
     rows = read_results()
     assert rows
     for row in rows:
-        assert row.has_numbers, row.entry.file
+        assert row.has_numbers and all(one.version for one in row.predictions), row.entry.file
         for dtype, found in row.accuracy.items():
-            assert found.between is None or found.between > 1e-3, row.entry.file
+            assert found.version and (found.between is None or found.between > 1e-3), row.entry.file
             if dtype == "float32" and row.entry.kind != "detectors":
                 assert found.rank > 0.999, row.entry.file
 
 
 def test_a_row_for_each_model_and_target() -> None:
     page = zoo_page(ROWS)
-    cells = "| BERT-base | trn2 | 1 | 0.45 (0.405 to 0.54) | 4 | 0.9 (0.81 to 1.08) | 0.225 | 4,444 (3,704 to 4,938) |"
-    assert f"{cells} 4,000 | 100 | tensor engine 50%, DMA data 25% |" in page
+    first = "| BERT-base | trn2 | 1 | 0.45 (0.405 to 0.54) |"
+    best = "4 (of 1, 4) | 0.9 (0.81 to 1.08) | 0.225 | 4,444 (3,704 to 4,938) |"
+    assert f"{first} {best} 4,000 | 100 | tensor engine 50%, DMA data 25% |" in page
     assert "| YOLO26n | trn1 |" in page and "4,000 in 2 |" in page
     assert "| BERT-base | 2 | 3.0e-07 | 1 | 1 | 2 of 2 | 4.0e-03 | 0.9987 | 0.99988 | 1 of 2 |" in page
-    assert "trnrt 0.2.0+abc" in page and "| a kind | BERT-base | 1.23 M | 4.8 MiB | by hand |" in page
+    assert "- Predictions by trnrt 0.2.0+abc.\n- Accuracy by trnrt 0.2.0+def.\n" in page
+    assert "| a kind | BERT-base | 1.23 M | 4.8 MiB | by hand |" in page
+
+
+def test_versions_are_those_of_the_numbers(tmp_path: Path) -> None:
+    row = ROWS[0]
+    older = tuple(replace(one, version="0.1.0+old") if one.batch == 1 else one for one in row.predictions[:3])
+    rows = [replace(row, predictions=older, accuracy={})]
+    assert "- Predictions by trnrt 0.1.0+old (2), 0.2.0+abc (1).\n\n" in zoo_page(rows)
+    page = zoo_html(rows, page=tmp_path / "zoo.html")
+    assert "<li>predictions by trnrt 0.1.0+old (2), 0.2.0+abc (1)</li></ul>" in page
+
+
+def test_only_batches_that_were_tried_are_named(tmp_path: Path) -> None:
+    row = ROWS[0]
+    alone = [one for one in row.predictions if one.batch == 1]
+    page = zoo_page([replace(row, predictions=tuple(alone), tried={"trn1": (1,), "trn2": (1, 4, 8)})])
+    assert "| BERT-base | trn1 | 1 | 0.9 (0.81 to 1.08) | 1 | 0.9" in page
+    assert "| BERT-base | trn2 | 1 | 0.45 (0.405 to 0.54) | 1 (of 1, 4, 8) | 0.45" in page
 
 
 def test_a_model_without_predictions_is_named() -> None:
