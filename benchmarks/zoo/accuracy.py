@@ -64,12 +64,15 @@ def draw_inputs(session: InferenceSession, entry: Entry, items: int) -> dict[str
 
 
 def compare_outputs(ours: Sequence[Array], theirs: Sequence[Array]) -> Accuracy:
-    """Compare the outputs that hold floats, (N, ...) each, of the same items. What isn't finite in ours counts as 1e30.
+    """Compare the outputs that hold floats, (N, ...) each, of the same items. Ours that aren't finite count as +-1e30.
 
     InputError if onnxruntime's aren't finite, or none holds floats: then nothing can be compared.
     """
     pairs = [
-        (np.nan_to_num(np.asarray(one, np.float64), nan=_WRONG, posinf=_WRONG), np.asarray(other, np.float64))
+        (
+            np.nan_to_num(np.asarray(one, np.float64), nan=_WRONG, posinf=_WRONG, neginf=-_WRONG),
+            np.asarray(other, np.float64),
+        )
         for one, other in zip(ours, theirs, strict=True)
         if np.asarray(other).dtype.kind in "fV" and np.size(other)
     ]

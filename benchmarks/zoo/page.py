@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from benchmarks.zoo.measuring import TARGETS
 from benchmarks.zoo.published import figure_text, list_published
 from benchmarks.zoo.results import Result
 from benchmarks.zoo.table import (
@@ -28,9 +29,9 @@ _INTRO = """# The zoo
 
 Generated from `benchmarks/zoo/results.json`, which `python -m benchmarks.zoo` measures. The scripts
 `models/exports/zoo_*.py` export the models with random weights, by their libraries' own exporters
-([models/README.md](../models/README.md) says how). **No time on this page was measured on a device**: all are
-predictions of the timing model ([how far it is off](timing.md)), for one physical NeuronCore, without the host. trn3's
-model was never compared with a measurement.
+([models/README.md](../models/README.md) says how). **None of our times was measured on a device**: all are predictions
+of the timing model ([how far it is off](timing.md)), for one physical NeuronCore, without the host. trn3's model was
+never compared with a measurement.
 """
 _VERSIONS = """
 Behind the + is a digest of the code that plans and times; for the accuracy, also of the code that runs and compares.
@@ -82,8 +83,10 @@ def zoo_page(rows: Sequence[Result]) -> str:
     parts = [_INTRO, *_versions(rows), "", *_contents(rows), "", _ACCURACY, *accuracy_table(rows), ""]
     lines = lines_of(rows)
     parts += [_PREDICTIONS, *(f"    {profile_command(line)}" for line in lines[:1]), "", *predictions_table(lines), ""]
+    counts = ", ".join(f"{sum(line.target == target for line in lines)} on {target}" for target in TARGETS)
+    parts += [f"Predicted so far, of {count_text(len(rows), 'model')}: {counts}.", ""]
     left = [row.entry.title for row in rows if not row.predictions and not row.refused]
-    parts += [f"Not predicted yet: {', '.join(left)}.", ""] if left else []
+    parts += [f"Not predicted yet: {'; '.join(left)}.", ""] if left else []
     refused = [(row, target, why) for row in rows for target, why in row.refused.items()]
     if refused:
         parts += ["## Refused", "", *_table(("model", "target", "why"), map(_refusal, refused)), ""]

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.zoo.accuracy import Accuracy
 from benchmarks.zoo.listing import Entry
 from benchmarks.zoo.predicting import Prediction
+from trnrt.errors import OptionError
 from trnrt.nki.breakdown import Holder
 from trnrt.nki.machine.timing import Range
 from trnrt.report.files import write_text
@@ -86,9 +87,10 @@ class Results:
         return sorted(self._rows.values(), key=lambda row: (row.entry.kind, row.entry.title))
 
     def row(self, entry: Entry, size: int, digest: str) -> Result:
-        """The kept row of a model, empty if its file is another one now."""
+        """The kept row of a model, empty if its file is another one now, or its inputs have other sizes or numbers."""
         kept = self._rows.get(entry.file)
-        if kept is None or kept.digest != digest:
+        asked = (digest, entry.shapes, entry.largest)
+        if kept is None or (kept.digest, kept.entry.shapes, kept.entry.largest) != asked:
             return Result(entry, size, digest)
         return replace(kept, entry=entry)
 
@@ -99,11 +101,15 @@ class Results:
 
 
 def read_results(path: Path = RESULTS) -> list[Result]:
-    """The rows of a results file, none if there is no file."""
+    """The rows of a results file, none if there is no file. OptionError if it holds something else."""
     if not path.exists():
         return []
-    document = json.loads(path.read_text(encoding="utf-8"))
-    return [_row_of(one) for one in document["models"]]
+    try:
+        return [_row_of(one) for one in json.loads(path.read_text(encoding="utf-8"))["models"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        hint = "name a new file, and measure into it"
+        raise OptionError(f"{path} holds no results of the zoo ({reason})", hint=hint) from None
 
 
 def results_document(rows: Iterable[Result]) -> Document:

@@ -194,7 +194,7 @@ def report_names(line: Line) -> list[PurePath]:
 
 
 def _ms(us: float) -> str:
-    return f"{us / 1e3:,.3g}" if us < 1e6 else f"{us / 1e3:,.0f}"
+    return f"{us / 1e3:,.3g}" if us < 999_500 else f"{us / 1e3:,.0f}"
 
 
 def _rate(rate: float) -> str:

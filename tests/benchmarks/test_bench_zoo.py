@@ -20,7 +20,7 @@ from benchmarks.zoo.__main__ import app
 from benchmarks.zoo.accuracy import RUNS, compare_outputs, rank_correlation, rank_elements
 from benchmarks.zoo.keeping import Kept
 from benchmarks.zoo.listing import Entry, choose_entries, digest_of, files_of, read_list
-from benchmarks.zoo.results import read_results
+from benchmarks.zoo.results import Results, read_results
 from benchmarks.zoo.table import accuracy_cells, difference_text, lines_of, report_names
 from trnrt.cache.code import PLANS, code_version
 from trnrt.errors import InputError, OptionError
@@ -153,6 +153,9 @@ def test_what_is_not_finite_is_far_off() -> None:
     broken = scores.copy()
     broken[0, 1] = np.nan
     assert compare_outputs([broken], [scores]).difference > 1e29
+    broken[0, 1] = -np.inf
+    found = compare_outputs([broken], [scores])
+    assert found.difference == pytest.approx(1e30 / 5) and found.cosine < 0 and found.top_1 == 1
     with pytest.raises(InputError, match="no finite numbers"):
         compare_outputs([scores], [broken])
     with pytest.raises(InputError, match="no finite numbers"):
@@ -244,6 +247,16 @@ def test_another_file_of_the_same_name_has_none_of_the_old_numbers(zoo: Path, tm
     assert after.digest != before.digest and not after.accuracy and after.predictions[0] != before.predictions[0]
 
 
+def test_other_sizes_have_none_of_the_old_numbers(zoo: Path, tmp_path: Path) -> None:
+    results = Results(tmp_path / "r.json")
+    run(zoo, "--target", "trn2", "--batch", 1, "--effort", 0, "--results", results.path, "--cache", tmp_path / "kept")
+    (row,) = read_results(results.path)
+    kept = Results(results.path).row
+    assert kept(replace(row.entry, title="new"), row.size, row.digest).predictions == row.predictions
+    assert not kept(replace(row.entry, shapes=("image=1x9x9",)), row.size, row.digest).has_numbers
+    assert not kept(replace(row.entry, largest={"image": 7}), row.size, row.digest).has_numbers
+
+
 def test_a_model_that_can_not_be_planned_is_refused_with_its_reasons(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]>\ng (float[N,4] x) => (float[N,4] y) { y = Hardmax(x) }'
@@ -279,6 +292,7 @@ def test_integers_are_drawn_up_to_the_largest(tmp_path: Path) -> None:
         (("--target", "trn9"), "trn9"),
         (("--prices", "/nowhere/p.toml"), "can't read the prices"),
         (("--html", "/nowhere/zoo.html"), "can't write"),
+        (("--json-out", "/nowhere/zoo.json"), "can't write"),
         (("--accuracy", "0"), "--accuracy"),
     ],
 )
@@ -293,6 +307,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert found.exit_code == 2 and "digits.onnx" in found.stderr
 
 
+def test_a_file_of_another_kind_is_named(zoo: Path, tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", '{"models": [{"file": "a.onnx"}]}'):
+        (tmp_path / "r.json").write_text(text, encoding="utf-8")
+        found = run("--results", tmp_path / "r.json")
+        assert found.exit_code == 2 and "r.json holds no results" in found.stderr, text
+    (zoo / "digits.onnx").write_bytes(b"garbage")
+    found = run(zoo, "--results", tmp_path / "new.json", "--cache", tmp_path / "kept")
+    assert found.exit_code == 2 and "digits.onnx: not an ONNX model" in found.stderr
+
+
 def test_profile_reports_are_written_once_and_linked(zoo: Path, tmp_path: Path) -> None:
     results, reports, page = tmp_path / "r.json", tmp_path / "reports", tmp_path / "zoo.html"
     flags = ("--results", results, "--profiles", reports, "--html", page)
@@ -305,6 +329,10 @@ def test_profile_reports_are_written_once_and_linked(zoo: Path, tmp_path: Path) 
     assert f'<a href="reports/{name}">' in page.read_text(encoding="utf-8")
     report.write_text("kept", encoding="utf-8")
     assert run(zoo, *quick, *flags).exit_code == 0 and report.read_text(encoding="utf-8") == "kept"
+    changed = results.read_text(encoding="utf-8").replace(line.best.version, "older")
+    results.write_text(changed, encoding="utf-8")
+    found = run(zoo, *quick[2:], "--only", "accuracy", "--accuracy", 1, *flags)
+    assert "digits: no profile report" in found.stderr and list(reports.iterdir()) == [report]
     other = replace(line, best=replace(line.best, version="another"))
     assert report_names(other) != [name]  # a report of other code isn't taken for this one
 

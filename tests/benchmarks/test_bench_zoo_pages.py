@@ -16,6 +16,7 @@ from benchmarks.zoo.published import figure_text, find_published, list_published
 from benchmarks.zoo.results import Result, Results, read_results
 from benchmarks.zoo.table import cost_cell, held_cell, lines_of, profile_command, rate_cell, time_cell
 from trnrt.capacity.prices import Price
+from trnrt.nki.machine.timing import Range
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "zoo.md"
@@ -80,6 +81,7 @@ def test_only_batches_that_were_tried_are_named(tmp_path: Path) -> None:
 def test_a_model_without_predictions_is_named() -> None:
     page = zoo_page([*ROWS, Result(replace(ROWS[0].entry, title="Unplanned"), 1, "", ROWS[0].accuracy)])
     assert "Not predicted yet: Unplanned." in page and "Not predicted yet" not in zoo_page(ROWS)
+    assert "Predicted so far, of 3 models: 2 on trn1, 2 on trn2, 0 on trn3.\n" in page
 
 
 def test_published_figures_stand_beside_a_prediction_and_no_ratio_is_formed() -> None:
@@ -131,6 +133,12 @@ def test_ranges_are_in_order() -> None:
     assert (line.target, line.first.batch, line.best.batch) == ("trn2", 1, 4)
     assert time_cell(line.best).text == "0.9 (0.81 to 1.08)" and rate_cell(line.best).text == "4,444 (3,704 to 4,938)"
     assert held_cell(line.best).text == "tensor engine 50%, DMA data 25%"
+
+
+def test_times_have_three_digits_until_a_second() -> None:
+    one = lines_of(ROWS)[1].best
+    shown = [time_cell(replace(one, predicted=Range(us, us, us))).text.split()[0] for us in (12.5, 999_400, 999_600)]
+    assert shown == ["0.0125", "999", "1,000"]
 
 
 def test_the_cost_is_that_of_a_whole_instance_on_the_cheapest_type() -> None:
