@@ -73,9 +73,11 @@ def test_versions_are_those_of_the_numbers(tmp_path: Path) -> None:
 def test_only_batches_that_were_tried_are_named(tmp_path: Path) -> None:
     row = ROWS[0]
     alone = [one for one in row.predictions if one.batch == 1]
-    page = zoo_page([replace(row, predictions=tuple(alone), tried={"trn1": (1,), "trn2": (1, 4, 8)})])
+    rows = [replace(row, predictions=tuple(alone), tried={"trn1": (1,), "trn2": (1, 4, 8)})]
+    page = zoo_page(rows)
     assert "| BERT-base | trn1 | 1 | 0.9 (0.81 to 1.08) | 1 | 0.9" in page
     assert "| BERT-base | trn2 | 1 | 0.45 (0.405 to 0.54) | 1 (of 1, 4, 8) | 0.45" in page
+    assert zoo_html(rows, page=tmp_path / "zoo.html").count('1 <span class="range">(of 1, 4, 8)</span>') == 1
 
 
 def test_a_model_without_predictions_is_named() -> None:
