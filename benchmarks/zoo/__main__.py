@@ -16,7 +16,7 @@ from trnrt.report.console import counting, note
 
 
 class Part(StrEnum):
-    """What to measure."""
+    """A kind of measurement."""
 
     PREDICTIONS = "predictions"
     ACCURACY = "accuracy"
@@ -60,7 +60,10 @@ ItemsFlag = Annotated[
 CacheFlag = Annotated[
     Path | None,
     typer.Option(
-        "--cache", metavar="DIR", help="Where measurements are kept. By default in trnrt's cache.", show_default=False
+        "--cache",
+        metavar="DIR",
+        help="The folder to keep measurements in. By default in trnrt's cache.",
+        show_default=False,
     ),
 ]
 ResultsFlag = Annotated[
@@ -123,8 +126,8 @@ def zoo_command(
     from trnrt.report.files import check_writable, write_text
 
     costs = None if prices is None else read_prices(prices)
-    if html is not None:
-        check_writable(html)
+    for path in filter(None, (html, json_out)):
+        check_writable(path)
     wanted = Wanted(
         tuple(dict.fromkeys(get_target(name).name for name in target or TARGETS)),
         tuple(sorted(set(batch or BATCHES))),

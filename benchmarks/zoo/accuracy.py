@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.zoo.listing import Entry
+from trnrt.cache.code import PLANS, code_version
 from trnrt.errors import InputError
 from trnrt.session import InferenceSession
 from trnrt.validate import open_onnxruntime, run_onnxruntime
 
 Array = NDArray[Any]
 SEED = 0
+RUNS = (*PLANS, "backends", "inputs", "running", "session.py", "validate")
+"""The rooms of trnrt that plan and run a model, and compare its outputs."""
 _TINY, _WRONG = 1e-30, 1e30
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Of ``items`` random inputs.
+    """How close the outputs of ``items`` random inputs are to onnxruntime's.
 
     ``difference``: the largest absolute difference over the output's largest magnitude, of the worst output.
     ``rank``: Spearman's rank correlation, of the worst output. ``cosine``: of an item's outputs, the worst item's.
     ``top_1``: the number of items whose first output has its largest element at the same place; None if that output
     isn't one row of scores an item. ``between``: the difference of two items in onnxruntime's own outputs, as
     ``difference``; the least over pairs of neighbours. It says whether the inputs matter to the outputs at all.
+    ``version``: of the code that ran and compared them, as ``code_version`` gives it.
     """
 
     items: int
@@ -37,6 +41,7 @@ class Accuracy:
     cosine: float
     top_1: int | None
     between: float | None
+    version: str = ""
 
 
 def measure_accuracy(session: InferenceSession, entry: Entry, items: int) -> Accuracy:
@@ -46,7 +51,7 @@ def measure_accuracy(session: InferenceSession, entry: Entry, items: int) -> Acc
     ours = session.run(None, feeds)
     if session.model.batch is None:  # one item, which has no dimension of its own
         ours, theirs = ([np.asarray(output)[None] for output in outputs] for outputs in (ours, theirs))
-    return compare_outputs(ours, theirs)
+    return replace(compare_outputs(ours, theirs), version=code_version(RUNS))
 
 
 def draw_inputs(session: InferenceSession, entry: Entry, items: int) -> dict[str, Array]:
@@ -59,12 +64,15 @@ def draw_inputs(session: InferenceSession, entry: Entry, items: int) -> dict[str
 
 
 def compare_outputs(ours: Sequence[Array], theirs: Sequence[Array]) -> Accuracy:
-    """Compare the outputs that hold floats, (N, ...) each, of the same items. What isn't finite in ours counts as 1e30.
+    """Compare the outputs that hold floats, (N, ...) each, of the same items. Ours that aren't finite count as +-1e30.
 
     InputError if onnxruntime's aren't finite, or none holds floats: then nothing can be compared.
     """
     pairs = [
-        (np.nan_to_num(np.asarray(one, np.float64), nan=_WRONG, posinf=_WRONG), np.asarray(other, np.float64))
+        (
+            np.nan_to_num(np.asarray(one, np.float64), nan=_WRONG, posinf=_WRONG, neginf=-_WRONG),
+            np.asarray(other, np.float64),
+        )
         for one, other in zip(ours, theirs, strict=True)
         if np.asarray(other).dtype.kind in "fV" and np.size(other)
     ]

@@ -17,6 +17,7 @@ from benchmarks.zoo.table import (
     Cell,
     Line,
     accuracy_cells,
+    batch_cell,
     cost_cell,
     held_cell,
     instructions_cell,
@@ -30,6 +31,7 @@ from benchmarks.zoo.table import (
     sbuf_cell,
     size_cell,
     time_cell,
+    version_texts,
 )
 from trnrt.capacity.prices import Prices
 from trnrt.report.page import content_policy, page_style
@@ -39,7 +41,8 @@ _CHOSEN = "trn2"
 _NOTES = (
     "float32, bfloat16: Spearman's rank correlation with onnxruntime on seeded random inputs, simulated, of the worst"
     " output; below it the items whose largest score is at the same place, where the first output is a row of numbers",
-    "first batch: 1, or the only one that the file has; best batch: the one with the most items a second on trn2",
+    "first batch: 1, or the only one that the file has; best batch: of those tried, in brackets below it, the one with"
+    " the most items a second on trn2",
     "ms, items/s: of one physical core, predicted",
     "instructions: of all kernels of the best batch, loops unrolled; SBUF: its peak, KiB a partition",
     "bound by: the longest parts of the critical path of the best batch, as shares of the predicted time",
@@ -79,8 +82,7 @@ def _file(name: str) -> str:
 
 
 def _headline(rows: Sequence[Result]) -> str:
-    versions = sorted({f"trnrt {row.version}" for row in rows if row.version})
-    return "".join(f"<li>{escape(text)}</li>" for text in (count_text(len(rows), "model"), *versions))
+    return "".join(f"<li>{escape(text)}</li>" for text in (count_text(len(rows), "model"), *version_texts(rows)))
 
 
 def _targets(names: Sequence[str]) -> str:
@@ -116,7 +118,7 @@ def _row(line: Line, prices: Prices | None, reports: Path | None, page: Path) ->
         *(_accuracy(row, dtype) for dtype in ("float32", "bfloat16")),
         _text(Cell(line.target)),
         _number(time_cell(line.first)),
-        _number(Cell(str(best.batch), best.batch)),
+        _number(batch_cell(line)),
         _number(item_cell(best)),
         _number(rate_cell(best)),
         _number(instructions_cell(best)),
@@ -151,8 +153,8 @@ def _text(cell: Cell) -> str:
 
 
 def _value(cell: Cell) -> str:
-    """What a column is sorted by."""
-    return f' data-value="{cell.value:g}"' if isfinite(cell.value) else f' data-text="{escape(cell.text)}"'
+    """The attribute by which the page sorts the cell."""
+    return f' data-value="{cell.value}"' if isfinite(cell.value) else f' data-text="{escape(cell.text)}"'
 
 
 def _profile_cell(line: Line, reports: Path | None, page: Path) -> str:

@@ -1,7 +1,7 @@
 """Kept measurements: a killed run resumes, and a second one takes seconds.
 
-A measurement's key has all that it depends on: the files' digest, the code that plans, times and runs, and what was
-asked. So nothing that is found in the folder is ever out of date, and it may be deleted at any time.
+A measurement's key has all that it depends on: the files' digest, the code that plans, times, runs and compares, and
+the settings. So nothing that is found in the folder is ever out of date, and it may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Kept:
 
 
 def _read(path: Path) -> Document | None:
-    """What is kept in a file; None if there is none, or it was cut short."""
+    """The measurement that a file holds; None if there is no file, or it was cut short."""
     try:
         found: Document = json.loads(path.read_text(encoding="utf-8"))["found"]
     except (OSError, ValueError, KeyError):

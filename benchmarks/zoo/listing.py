@@ -73,12 +73,14 @@ def choose_entries(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry
 
 
 def files_of(path: Path) -> list[Path]:
-    """The model's file, and those beside it that hold its external data."""
-    from onnx import load
+    """The model's file, and those beside it that hold its external data. ModelFileError if it is no model."""
     from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-    graph = load(path, load_external_data=False).graph
-    outside = {ExternalDataInfo(tensor).location for tensor in graph.initializer if uses_external_data(tensor)}
+    from trnrt.importer.reading.model_file import parse
+    from trnrt.importer.reading.protos import all_tensors
+
+    tensors = all_tensors(parse(path.read_bytes(), str(path)))
+    outside = {ExternalDataInfo(tensor).location for tensor in tensors if uses_external_data(tensor)}
     return [path, *(path.parent / name for name in sorted(outside))]
 
 

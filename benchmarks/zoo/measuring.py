@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.zoo.accuracy import SEED, Accuracy, measure_accuracy
+from benchmarks.zoo.accuracy import RUNS, SEED, Accuracy, measure_accuracy
 from benchmarks.zoo.keeping import Document, Kept
 from benchmarks.zoo.listing import Entry, digest_of, files_of
 from benchmarks.zoo.predicting import Prediction, Sessions, batches_of, predict
@@ -20,17 +20,19 @@ BATCHES = (1, 4, 8, 16)
 TARGETS = ("trn1", "trn2", "trn3")
 DTYPES = ("float32", "bfloat16")
 PREDICTED_DTYPE = "bfloat16"
-RUNS = (*PLANS, "backends", "inputs", "running", "session.py", "validate")
-"""What an accuracy depends on, beside the model: plans, and what runs and compares them."""
 CHOOSING = "trn2"
 """The target whose best batch is taken for all, if it is among them: planning every batch for each takes hours."""
 _QUICK = 0
+_OWN = ("accuracy.py", "predicting.py")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to measure. ``batches``: among which the best is chosen, ascending. ``effort``: of the predictions; the
-    best batch is chosen with 0. ``items``: rows to measure accuracy with; 0 measures none."""
+    """The measurements to make.
+
+    ``batches``: the best one is chosen among these, in ascending order. ``effort``: of the predictions; the best batch
+    is chosen with 0. ``items``: rows to measure accuracy with; 0 measures none.
+    """
 
     targets: Sequence[str]
     batches: tuple[int, ...] = BATCHES
@@ -47,7 +49,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class _Model:
-    """A model of a folder, with what its measurements are kept under."""
+    """A model of a folder, its sessions, and where its measurements are kept."""
 
     entry: Entry
     digest: str
@@ -55,8 +57,10 @@ class _Model:
     sessions: Sessions
 
     def key(self, what: str, rooms: tuple[str, ...]) -> Document:
+        """The key of a measurement by these rooms of trnrt, and by this folder's own code."""
         asked = {"shapes": self.entry.shapes, "largest": self.entry.largest}
-        return {"what": what, "model": self.digest, "code": code_version(rooms), **asked}
+        code = {"code": code_version(rooms), "measured_by": code_version(_OWN, Path(__file__).parent)}
+        return {"what": what, "model": self.digest, **code, **asked}
 
 
 def measure_models(
@@ -90,10 +94,10 @@ def _check_files(folder: Path, entry: Entry) -> list[Path]:
 def _rows_of(model: _Model, row: Result, wanted: Wanted) -> Iterator[Result]:
     """The row after each step."""
     if wanted.predicts:
-        best = _choose_batch(model, wanted)
+        tried = _try_batches(model, wanted)
         yield row
         for target in wanted.targets:
-            row = _with_predictions(model, row, target, (min(wanted.batches), best), wanted.effort)
+            row = _with_predictions(model, row, target, tried, wanted.effort)
             yield row
     if wanted.items:
         for dtype in wanted.dtypes:
@@ -101,22 +105,23 @@ def _rows_of(model: _Model, row: Result, wanted: Wanted) -> Iterator[Result]:
             yield row
 
 
-def _choose_batch(model: _Model, wanted: Wanted) -> int:
-    """The batch with the most items a second, by plans that are made quickly; the smallest if none can be.
+def _try_batches(model: _Model, wanted: Wanted) -> dict[int, float]:
+    """Batch -> items a second, by plans that are made quickly; the smallest with 0 if it can't be planned.
 
     Larger batches are tried until one gives no more: the largest take the most time to plan.
     """
     target = CHOOSING if CHOOSING in wanted.targets else wanted.targets[0]
-    best: Prediction | None = None
+    tried: dict[int, float] = {}
     try:
         for batch in _batches(model, target, wanted.batches):
-            one = _predict(model, target, batch, _QUICK)
-            if best is not None and one.items_per_second <= best.items_per_second:
+            rate = _predict(model, target, batch, _QUICK).items_per_second
+            is_best = rate > max(tried.values(), default=0.0)
+            tried[batch] = rate
+            if not is_best:
                 break
-            best = one
     except TrnrtError:
         pass
-    return min(wanted.batches) if best is None else best.batch
+    return tried or {min(wanted.batches): 0.0}
 
 
 def _batches(model: _Model, target: str, batches: tuple[int, ...]) -> tuple[int, ...]:
@@ -127,16 +132,16 @@ def _batches(model: _Model, target: str, batches: tuple[int, ...]) -> tuple[int,
     return tuple(found["batches"])
 
 
-def _with_predictions(model: _Model, row: Result, target: str, batches: tuple[int, ...], effort: int) -> Result:
-    """The row with the target's predictions, or with why there are none."""
+def _with_predictions(model: _Model, row: Result, target: str, tried: dict[int, float], effort: int) -> Result:
+    """The row with the target's predictions of the smallest and the best batch, or with why there are none."""
     try:
-        own = dict.fromkeys(_batches(model, target, batches))
+        own = dict.fromkeys(_batches(model, target, (min(tried), max(tried, key=lambda batch: tried[batch]))))
         found = [_predict(model, target, batch, effort) for batch in own]
     except UnsupportedModelError as error:
         return row.with_refusal(target, list(dict.fromkeys(f"{one.op}: {one.reason}" for one in error.blockers)))
     except TrnrtError as error:
         return row.with_refusal(target, [str(error)])
-    return row.with_predictions(target, found, code_version(PLANS))
+    return row.with_predictions(target, found, tuple(tried))
 
 
 def _predict(model: _Model, target: str, batch: int, effort: int) -> Prediction:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from benchmarks.zoo.measuring import TARGETS
 from benchmarks.zoo.published import figure_text, list_published
 from benchmarks.zoo.results import Result
 from benchmarks.zoo.table import (
     DTYPE,
     Line,
     accuracy_cells,
+    batch_cell,
     held_cell,
     instructions_cell,
     item_cell,
@@ -19,6 +21,7 @@ from benchmarks.zoo.table import (
     sbuf_cell,
     size_cell,
     time_cell,
+    version_texts,
 )
 from trnrt.text import count_text, size_text
 
@@ -26,9 +29,13 @@ _INTRO = """# The zoo
 
 Generated from `benchmarks/zoo/results.json`, which `python -m benchmarks.zoo` measures. The scripts
 `models/exports/zoo_*.py` export the models with random weights, by their libraries' own exporters
-([models/README.md](../models/README.md) says how). **No time on this page was measured on a device**: all are
-predictions of the timing model ([how far it is off](timing.md)), for one physical NeuronCore, without the host. trn3's
-model was never compared with a measurement.
+([models/README.md](../models/README.md) says how). **None of our times was measured on a device**: all are predictions
+of the timing model ([how far it is off](timing.md)), for one physical NeuronCore, without the host. trn3's model was
+never compared with a measurement.
+"""
+_VERSIONS = """
+Behind the + is a digest of the code that plans and times; for the accuracy, also of the code that runs and compares.
+If there are several versions, brackets say how many of the numbers each made; `results.json` has that of every number.
 """
 _ACCURACY = """## Accuracy
 
@@ -46,9 +53,9 @@ the columns then compare different ones.
 """
 _PREDICTIONS = f"""## Predicted times
 
-In {DTYPE}, at batch 1 and at the best batch: of 1, 4, 8 and 16 the one with the most items a second on trn2, by plans
-that are made quickly; a larger one is tried only if the one before it gave more. A file for a fixed batch has only that
-one. Ranges are in brackets.
+In {DTYPE}, at batch 1 and at the best batch: of those tried, the one with the most items a second on trn2, by plans
+that are made quickly. Brackets behind the best batch name those tried; without them, no other was tried. Other brackets
+hold ranges.
 
 - **ms**: of a batch. **items/s**: of one core at the best batch.
 - **instructions**: of all kernels of the best batch, loops unrolled. **SBUF**: its peak, KiB a partition.
@@ -76,8 +83,10 @@ def zoo_page(rows: Sequence[Result]) -> str:
     parts = [_INTRO, *_versions(rows), "", *_contents(rows), "", _ACCURACY, *accuracy_table(rows), ""]
     lines = lines_of(rows)
     parts += [_PREDICTIONS, *(f"    {profile_command(line)}" for line in lines[:1]), "", *predictions_table(lines), ""]
+    counts = ", ".join(f"{sum(line.target == target for line in lines)} on {target}" for target in TARGETS)
+    parts += [f"Predicted so far, of {count_text(len(rows), 'model')}: {counts}.", ""]
     left = [row.entry.title for row in rows if not row.predictions and not row.refused]
-    parts += [f"Not predicted yet: {', '.join(left)}.", ""] if left else []
+    parts += [f"Not predicted yet: {'; '.join(left)}.", ""] if left else []
     refused = [(row, target, why) for row in rows for target, why in row.refused.items()]
     if refused:
         parts += ["## Refused", "", *_table(("model", "target", "why"), map(_refusal, refused)), ""]
@@ -85,9 +94,8 @@ def zoo_page(rows: Sequence[Result]) -> str:
 
 
 def _versions(rows: Sequence[Result]) -> list[str]:
-    """The code that made the predictions."""
-    names = sorted({row.version for row in rows if row.version})
-    return [f"Predictions by trnrt {', '.join(names)} (the second part is a digest of the code that plans and times)."]
+    """The code that made the numbers."""
+    return [*(f"- {text[0].upper()}{text[1:]}." for text in version_texts(rows)), _VERSIONS.rstrip("\n")]
 
 
 def _contents(rows: Sequence[Result]) -> list[str]:
@@ -118,7 +126,7 @@ def predictions_table(lines: Sequence[Line]) -> list[str]:
         first, best = line.first, line.best
         cells = [time_cell(best), item_cell(best), rate_cell(best), instructions_cell(best), sbuf_cell(best)]
         cells.append(held_cell(best))
-        start = (line.row.entry.title, line.target, str(first.batch), time_cell(first).text, str(best.batch))
+        start = (line.row.entry.title, line.target, str(first.batch), time_cell(first).text, batch_cell(line).text)
         rows.append((*start, *(cell.text for cell in cells)))
     return _table(heads, rows, right=range(2, 10))
 

@@ -1,4 +1,4 @@
-"""What a model is predicted to take on a target, and why."""
+"""The predicted time of a model on a target, and the parts of its critical path."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.zoo.listing import Entry
+from trnrt.cache.code import PLANS, code_version
 from trnrt.nki.breakdown import Holder, holders_of
 from trnrt.nki.machine.timing import Range, add_ranges
 from trnrt.nki.profiling import Profile
@@ -22,6 +23,7 @@ class Prediction:
 
     ``instructions``: of all kernels, unrolled. ``sbuf_peak_bytes``: of one partition, the most of any kernel. ``held``:
     the longest parts of the critical path. ``on_host``: operators of a detector's end that the host computes.
+    ``version``: of the code that planned and timed it, as ``code_version`` gives it.
     """
 
     target: str
@@ -33,6 +35,7 @@ class Prediction:
     kernels: int
     sbuf_peak_bytes: int
     held: tuple[Holder, ...]
+    version: str
     on_host: tuple[str, ...] = ()
 
     @property
@@ -91,6 +94,7 @@ def predict(session: InferenceSession, batch: int) -> Prediction:
         kernels=len(partition.plans),
         sbuf_peak_bytes=max(profile.sbuf_peak_bytes for profile in profiles),
         held=holders_of(profile.timeline for profile in profiles)[:HOLDERS_KEPT],
+        version=code_version(PLANS),
         on_host=tuple(hosted),
     )
 

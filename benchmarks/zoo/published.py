@@ -1,4 +1,4 @@
-"""What others published for models of the zoo, from ``published.json``. It is shown, and never divided by."""
+"""The figures that others published for models of the zoo, from ``published.json``: shown, but never compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Published:
 
     @property
     def clock_text(self) -> str:
-        """What is in the time, in words."""
+        """A sentence on what the time includes."""
         return (
             "the host's part is in it" if self.clock == "host" else "the page doesn't say if the host's part is in it"
         )

@@ -12,6 +12,7 @@ from benchmarks.zoo.results import Result
 from benchmarks.zoo.table import (
     Line,
     accuracy_text,
+    batch_cell,
     cost_cell,
     held_cell,
     item_cell,
@@ -21,7 +22,9 @@ from benchmarks.zoo.table import (
     size_cell,
     time_cell,
 )
+from trnrt.cache.code import PLANS, code_version
 from trnrt.capacity.prices import Prices
+from trnrt.report.console import note
 from trnrt.report.files import write_text
 from trnrt.report.page import report_html
 from trnrt.report.tables import plain_table
@@ -41,7 +44,7 @@ def zoo_parts(rows: Sequence[Result], prices: Prices | None = None) -> list[Rend
             *(accuracy_text(line.row.accuracy.get(dtype)) for dtype in ("float32", "bfloat16")),
             line.target,
             time_cell(line.first).text,
-            str(line.best.batch),
+            batch_cell(line).text,
             item_cell(line.best).text,
             rate_cell(line.best).text,
             held_cell(line.best).text,
@@ -50,18 +53,24 @@ def zoo_parts(rows: Sequence[Result], prices: Prices | None = None) -> list[Rend
         for line in lines_of(rows)
     ]
     refused = [f"{row.entry.name} on {target}: {why[0]}" for row in rows for target, why in row.refused.items()]
-    note = "float32 and bfloat16: rank correlation with onnxruntime, and the items whose largest score is the same"
-    return [plain_table(heads, lines, right=(1, 5, 6, 7, 8)), "", note, *refused]
+    legend = "float32 and bfloat16: rank correlation with onnxruntime, and the items whose largest score is the same"
+    return [plain_table(heads, lines, right=(1, 5, 6, 7, 8)), "", legend, *refused]
 
 
 def write_profiles(
     folder: Path, entries: Sequence[Entry], rows: Sequence[Result], target: str, out: Path, done: Callable[[int], None]
 ) -> None:
-    """Write the profile reports of the best batches on ``target`` that ``out`` doesn't have yet."""
-    chosen = {entry.file for entry in entries}
+    """Write the profile reports of the best batches on ``target`` that ``out`` doesn't have yet.
+
+    Predictions of another version of trnrt get none: the profile would be that of this version.
+    """
+    chosen, version = {entry.file for entry in entries}, code_version(PLANS)
     out.mkdir(parents=True, exist_ok=True)
     for line in lines_of(rows):
         if line.target != target or line.row.entry.file not in chosen:
+            continue
+        if line.best.version != version:
+            note(f"{line.row.entry.name}: no profile report, as trnrt has changed since its prediction on {target}")
             continue
         paths = [out / name for name in report_names(line)]
         if not all(path.exists() for path in paths):

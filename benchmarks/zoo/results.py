@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.zoo.accuracy import Accuracy
 from benchmarks.zoo.listing import Entry
 from benchmarks.zoo.predicting import Prediction
+from trnrt.errors import OptionError
 from trnrt.nki.breakdown import Holder
 from trnrt.nki.machine.timing import Range
 from trnrt.report.files import write_text
@@ -22,28 +23,31 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Result:
-    """A model's row. ``size``: bytes of its files. ``accuracy``: by dtype. ``refused``: why it can't be planned, by
-    target; empty if it can. ``version``: of trnrt, and of the code that plans and times, for the newest predictions."""
+    """A model's row. ``size``: bytes of its files. ``accuracy``: by dtype.
+
+    ``tried``: the batches among which the best was chosen, by target. ``refused``: why it can't be planned, by target;
+    empty if it can.
+    """
 
     entry: Entry
     size: int
     digest: str
     accuracy: dict[str, Accuracy] = field(default_factory=dict)
     predictions: tuple[Prediction, ...] = ()
+    tried: dict[str, tuple[int, ...]] = field(default_factory=dict)
     refused: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    version: str = ""
 
     @property
     def has_numbers(self) -> bool:
         """False as long as nothing was measured."""
         return bool(self.predictions or self.refused or self.accuracy)
 
-    def with_predictions(self, target: str, found: Iterable[Prediction], version: str) -> Result:
-        """With these predictions in place of the target's older ones."""
+    def with_predictions(self, target: str, found: Iterable[Prediction], tried: tuple[int, ...]) -> Result:
+        """With these predictions, and the batches tried, in place of the target's older ones."""
         others = [one for one in self.predictions if one.target != target]
         refused = {name: why for name, why in self.refused.items() if name != target}
         predictions = tuple(sorted([*others, *found], key=_place))
-        return replace(self, predictions=predictions, refused=refused, version=version)
+        return replace(self, predictions=predictions, tried={**self.tried, target: tried}, refused=refused)
 
     def with_accuracy(self, dtype: str, found: Accuracy) -> Result:
         """With the accuracy in a dtype, in place of an older one."""
@@ -52,7 +56,8 @@ class Result:
     def with_refusal(self, target: str, why: Sequence[str]) -> Result:
         """Without the target's predictions: it can't be planned there."""
         others = tuple(one for one in self.predictions if one.target != target)
-        return replace(self, predictions=others, refused={**self.refused, target: tuple(why)})
+        tried = {name: batches for name, batches in self.tried.items() if name != target}
+        return replace(self, predictions=others, tried=tried, refused={**self.refused, target: tuple(why)})
 
     def prediction(self, target: str, dtype: str, batch: int) -> Prediction | None:
         """The prediction of a batch, if it was made."""
@@ -82,9 +87,10 @@ class Results:
         return sorted(self._rows.values(), key=lambda row: (row.entry.kind, row.entry.title))
 
     def row(self, entry: Entry, size: int, digest: str) -> Result:
-        """The kept row of a model, empty if its file is another one now."""
+        """The kept row of a model, empty if its file is another one now, or its inputs have other sizes or numbers."""
         kept = self._rows.get(entry.file)
-        if kept is None or kept.digest != digest:
+        asked = (digest, entry.shapes, entry.largest)
+        if kept is None or (kept.digest, kept.entry.shapes, kept.entry.largest) != asked:
             return Result(entry, size, digest)
         return replace(kept, entry=entry)
 
@@ -95,11 +101,15 @@ class Results:
 
 
 def read_results(path: Path = RESULTS) -> list[Result]:
-    """The rows of a results file, none if there is no file."""
+    """The rows of a results file, none if there is no file. OptionError if it holds something else."""
     if not path.exists():
         return []
-    document = json.loads(path.read_text(encoding="utf-8"))
-    return [_row_of(one) for one in document["models"]]
+    try:
+        return [_row_of(one) for one in json.loads(path.read_text(encoding="utf-8"))["models"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        hint = "name a new file, and measure into it"
+        raise OptionError(f"{path} holds no results of the zoo ({reason})", hint=hint) from None
 
 
 def results_document(rows: Iterable[Result]) -> Document:
@@ -126,8 +136,8 @@ def _row_of(document: Document) -> Result:
         digest=given["digest"],
         accuracy={dtype: Accuracy(**one) for dtype, one in given["accuracy"].items()},
         predictions=tuple(prediction_of(one) for one in given["predictions"]),
+        tried={target: tuple(batches) for target, batches in given["tried"].items()},
         refused={target: tuple(why) for target, why in given["refused"].items()},
-        version=given["version"],
     )
 
 

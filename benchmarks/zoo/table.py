@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -57,6 +58,19 @@ def lines_of(rows: Sequence[Result]) -> list[Line]:
     return found
 
 
+def version_texts(rows: Sequence[Result]) -> list[str]:
+    """The versions of the code that made the predictions and measured the accuracy, the most frequent first."""
+    predicted = _counts_text(one.version for row in rows for one in row.predictions)
+    measured = _counts_text(one.version for row in rows for one in row.accuracy.values())
+    named = (("predictions", predicted), ("accuracy", measured))
+    return [f"{name} by trnrt {text}" for name, text in named if text]
+
+
+def _counts_text(versions: Iterable[str]) -> str:
+    counts = Counter(versions).most_common()
+    return ", ".join(version if len(counts) == 1 else f"{version} ({count})" for version, count in counts)
+
+
 def size_cell(row: Result) -> Cell:
     """The number of parameters."""
     count = row.entry.parameters
@@ -102,6 +116,13 @@ def time_cell(one: Prediction) -> Cell:
     return Cell(f"{_ms(found.us)} ({_ms(found.least_us)} to {_ms(found.most_us)})", found.us)
 
 
+def batch_cell(line: Line) -> Cell:
+    """The best batch, and those that were tried, if several were."""
+    tried = line.row.tried[line.target]
+    among = f" (of {', '.join(map(str, tried))})" if len(tried) > 1 else ""
+    return Cell(f"{line.best.batch}{among}", line.best.batch)
+
+
 def item_cell(one: Prediction) -> Cell:
     """Milliseconds an item, by the headline."""
     return Cell(_ms(one.ms_per_item * 1e3), one.ms_per_item)
@@ -131,7 +152,7 @@ def held_cell(one: Prediction) -> Cell:
 
 
 def published_cell(line: Line) -> Cell:
-    """What others published for cores of this generation; empty if nothing."""
+    """The published figures for cores of this generation; empty if there are none."""
     found = find_published(line.row.entry.name, line.target)
     return Cell("; ".join(figure_text(one) for one in found), found[0].items_per_second if found else math.inf)
 
@@ -163,7 +184,7 @@ def profile_command(line: Line) -> str:
 def report_names(line: Line) -> list[PurePath]:
     """The files of the profile report, one a kernel: their names change with the model and the code."""
     best = line.best
-    made_of = [line.row.digest, line.row.version, line.row.entry.shapes, best.target, best.dtype, best.batch]
+    made_of = [line.row.digest, best.version, line.row.entry.shapes, best.target, best.dtype, best.batch]
     made_of.append(best.effort)
     digest = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:10]
     whole = f"{line.row.entry.name}-{best.target}-{best.batch}-{digest}"
@@ -172,13 +193,8 @@ def report_names(line: Line) -> list[PurePath]:
     return [PurePath(f"{whole}-{number}.html") for number in range(1, best.kernels + 1)]
 
 
-def costs_of(lines: Sequence[Line], prices: Prices | None) -> Mapping[int, Cell]:
-    """The cost of each line, by its place; empty without prices."""
-    return {} if prices is None else {place: cost_cell(line, prices) for place, line in enumerate(lines)}
-
-
 def _ms(us: float) -> str:
-    return f"{us / 1e3:,.3g}" if us < 1e6 else f"{us / 1e3:,.0f}"
+    return f"{us / 1e3:,.3g}" if us < 999_500 else f"{us / 1e3:,.0f}"
 
 
 def _rate(rate: float) -> str:

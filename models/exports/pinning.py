@@ -15,9 +15,9 @@ def check_versions(wanted: Mapping[str, str]) -> None:
     found = {name: find_version(name) for name in wanted}
     wrong = {name: found[name] for name in wanted if found[name] != wanted[name]}
     if wrong:
-        told = ", ".join(f"{name} {found or 'is missing'}" for name, found in wrong.items())
+        listed = ", ".join(f"{name} {found or 'is missing'}" for name, found in wrong.items())
         pins = " ".join(f"{name}=={release}" for name, release in wanted.items())
-        sys.exit(f"other versions would write other files: {told}. Install: pip install {pins}")
+        sys.exit(f"other versions would write other files: {listed}. Install: pip install {pins}")
 
 
 def find_version(name: str) -> str:

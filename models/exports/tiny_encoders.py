@@ -1,8 +1,8 @@
 """Export tiny encoders of the zoo's families, and commit their graphs without weights.
 
 `python models/exports/tiny_encoders.py`, with the packages of ``zoo_encoders.py``, half a minute. Each has a layer or
-two of width 16 or 32. tests/data/encoders gets the graphs: what was a network's parameter is left out, and
-tests/shared/randomizing.py draws it anew; tables of positions and masks stay.
+two of width 16 or 32. The graphs go to tests/data/encoders, without the networks' parameters, which
+tests/shared/randomizing.py draws anew; tables of positions and masks stay.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ NETWORKS = {
 def enliven(network: Any, size: int) -> None:
     """Draw all weights, and take the statistics from random images of the size that the network runs on.
 
-    Statistics of smaller images are no good: deep layers differ less from place to place in large ones, and each
-    BatchNormalization behind enlarges the error. Of 224 pixels, YOLO26l's features at 640 were 100 times too large.
+    Statistics of smaller images don't fit: in large ones, deep layers differ less from place to place, and each later
+    BatchNormalization enlarges the error. With those of 224 pixels, YOLO26l's features at 640 were 100 times too large.
     """
     import torch
     from torch import nn

@@ -1,27 +1,26 @@
 """Export the zoo's transformer encoders: full size, random weights, by PyTorch's own exporter.
 
-Needs the versions of ``PINS``: `python models/exports/zoo_encoders.py --out DIR`, some minutes and 4 GB. Text models
+Needs the packages of ``VERSIONS``: `python models/exports/zoo_encoders.py --out DIR`, some minutes, 4 GB. Text models
 leave the batch and the number of tokens open, the others the batch. Encoders of sentences return one vector of norm 1
 for each text: MiniLM the mean of its tokens, bge the first one, as their published pipelines do.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from pinning import check_versions
 from saving import Make, ZooModel, run_exports
 from torch import Tensor, nn
 from torch.nn import functional
 
-PINS = {"torch": "2.13.0", "transformers": "5.24.0", "timm": "1.0.31"}
+VERSIONS = {"torch": "2.13.0", "transformers": "5.24.0", "timm": "1.0.31"}
 TOKENS = 128
 """The length to time and to validate a text model with."""
 
@@ -36,7 +35,7 @@ Sizes = dict[int, Any]
 
 
 class Chosen(nn.Module):  # type: ignore[misc]
-    """A network of transformers, called with inputs by name, and what is wanted of its results."""
+    """A network of transformers that takes inputs by name, and returns only the results in ``outputs``."""
 
     def __init__(self, model: nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
         super().__init__()
@@ -146,7 +145,7 @@ def bert(width: int, layers: int, heads: int, pooling: str = "", length: int = T
 
 
 def transformers_net(model: str, config: Any, inputs: dict[str, Tensor], output: str, part: str = "") -> Net:
-    """A network of transformers by its class; ``part`` is the module of it that is wanted."""
+    """A network of transformers by its class, or only its module ``part``."""
     import transformers
 
     made = getattr(transformers, model)(config)
@@ -306,7 +305,7 @@ def export(row: Row, path: Path) -> Net:
 
 
 def write(row: Row, path: Path) -> None:
-    """What ``run_exports`` calls."""
+    """Write the model of a row, for ``run_exports``."""
     export(row, path)
 
 
@@ -318,12 +317,8 @@ def count_parameters(row: Row) -> int:
 
 def exports() -> Iterator[tuple[ZooModel, Make]]:
     """Every file with what makes it."""
-    found = {package: version(package).partition("+")[0] for package in PINS}
-    print("versions:", ", ".join(f"{package} {number}" for package, number in found.items()))
-    if found != PINS:
-        sys.exit(f"zoo_encoders.py is pinned to {PINS}; found {found}")
     for row in ROWS:
-        exporter = f"PyTorch {found['torch']}, dynamo; {row.library} {found[row.library]}"
+        exporter = f"PyTorch {VERSIONS['torch']}, dynamo; {row.library} {VERSIONS[row.library]}"
         is_text = row.largest and row.name != "clip_b32_text"
         title = f"{row.title}, {TOKENS} tokens" if is_text else row.title
         shapes = tuple(f"{name}={TOKENS}" for name in row.largest) if is_text else ()
@@ -332,4 +327,5 @@ def exports() -> Iterator[tuple[ZooModel, Make]]:
 
 
 if __name__ == "__main__":
+    check_versions(VERSIONS)
     run_exports(__doc__, exports())

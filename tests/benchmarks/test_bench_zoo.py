@@ -17,11 +17,12 @@ from onnx.external_data_helper import convert_model_to_external_data
 from typer.testing import CliRunner
 
 from benchmarks.zoo.__main__ import app
-from benchmarks.zoo.accuracy import compare_outputs, rank_correlation, rank_elements
+from benchmarks.zoo.accuracy import RUNS, compare_outputs, rank_correlation, rank_elements
 from benchmarks.zoo.keeping import Kept
 from benchmarks.zoo.listing import Entry, choose_entries, digest_of, files_of, read_list
-from benchmarks.zoo.results import read_results
+from benchmarks.zoo.results import Results, read_results
 from benchmarks.zoo.table import accuracy_cells, difference_text, lines_of, report_names
+from trnrt.cache.code import PLANS, code_version
 from trnrt.errors import InputError, OptionError
 
 ROOT = Path(__file__).parents[2]
@@ -152,6 +153,9 @@ def test_what_is_not_finite_is_far_off() -> None:
     broken = scores.copy()
     broken[0, 1] = np.nan
     assert compare_outputs([broken], [scores]).difference > 1e29
+    broken[0, 1] = -np.inf
+    found = compare_outputs([broken], [scores])
+    assert found.difference == pytest.approx(1e30 / 5) and found.cosine < 0 and found.top_1 == 1
     with pytest.raises(InputError, match="no finite numbers"):
         compare_outputs([scores], [broken])
     with pytest.raises(InputError, match="no finite numbers"):
@@ -195,10 +199,28 @@ def test_the_command_measures_and_keeps(zoo: Path, tmp_path: Path) -> None:
     assert exact.top_1 == short.top_1 == exact.items == 4 and exact.difference < 1e-5 < short.difference < 0.05
     assert exact.between is not None and exact.between > 10 * short.difference  # the inputs matter to the outputs
     assert exact.rank > 0.99999 and short.rank > 0.99
+    assert row.tried["trn1"] == row.tried["trn2"] == (1, 4)
+    assert {one.version for one in row.predictions} == {code_version(PLANS)}
+    assert exact.version == short.version == code_version(RUNS)
     kept = results.read_text(encoding="utf-8")
     again = run(*arguments)
     assert "note: 0 measurements" in again.stderr and results.read_text(encoding="utf-8") == kept
     assert again.stdout.count("digits") == 2 and "trn2" in again.stdout
+
+
+def test_each_number_keeps_the_version_that_measured_it(zoo: Path, tmp_path: Path) -> None:
+    results = tmp_path / "r.json"
+    quick = ("--batch", 1, "--effort", 0, "--accuracy", 1, "--results", results, "--cache", tmp_path / "kept")
+    run(zoo, "--target", "trn1", "--target", "trn2", *quick)
+    document = json.loads(results.read_text(encoding="utf-8"))
+    (model,) = document["models"]
+    for one in (*model["predictions"], *model["accuracy"].values()):
+        one["version"] = "older"
+    results.write_text(json.dumps(document), encoding="utf-8")
+    run(zoo, "--target", "trn2", "--only", "predictions", *quick)
+    (row,) = read_results(results)
+    assert {one.target: one.version for one in row.predictions} == {"trn1": "older", "trn2": code_version(PLANS)}
+    assert {one.version for one in row.accuracy.values()} == {"older"}
 
 
 def test_predictions_are_those_of_the_profile(zoo: Path, tmp_path: Path) -> None:
@@ -223,6 +245,16 @@ def test_another_file_of_the_same_name_has_none_of_the_old_numbers(zoo: Path, tm
     run(zoo, *quick, "--only", "predictions")
     (after,) = read_results(results)
     assert after.digest != before.digest and not after.accuracy and after.predictions[0] != before.predictions[0]
+
+
+def test_other_sizes_have_none_of_the_old_numbers(zoo: Path, tmp_path: Path) -> None:
+    results = Results(tmp_path / "r.json")
+    run(zoo, "--target", "trn2", "--batch", 1, "--effort", 0, "--results", results.path, "--cache", tmp_path / "kept")
+    (row,) = read_results(results.path)
+    kept = Results(results.path).row
+    assert kept(replace(row.entry, title="new"), row.size, row.digest).predictions == row.predictions
+    assert not kept(replace(row.entry, shapes=("image=1x9x9",)), row.size, row.digest).has_numbers
+    assert not kept(replace(row.entry, largest={"image": 7}), row.size, row.digest).has_numbers
 
 
 def test_a_model_that_can_not_be_planned_is_refused_with_its_reasons(tmp_path: Path) -> None:
@@ -260,6 +292,7 @@ def test_integers_are_drawn_up_to_the_largest(tmp_path: Path) -> None:
         (("--target", "trn9"), "trn9"),
         (("--prices", "/nowhere/p.toml"), "can't read the prices"),
         (("--html", "/nowhere/zoo.html"), "can't write"),
+        (("--json-out", "/nowhere/zoo.json"), "can't write"),
         (("--accuracy", "0"), "--accuracy"),
     ],
 )
@@ -274,6 +307,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert found.exit_code == 2 and "digits.onnx" in found.stderr
 
 
+def test_a_file_of_another_kind_is_named(zoo: Path, tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", '{"models": [{"file": "a.onnx"}]}'):
+        (tmp_path / "r.json").write_text(text, encoding="utf-8")
+        found = run("--results", tmp_path / "r.json")
+        assert found.exit_code == 2 and "r.json holds no results" in found.stderr, text
+    (zoo / "digits.onnx").write_bytes(b"garbage")
+    found = run(zoo, "--results", tmp_path / "new.json", "--cache", tmp_path / "kept")
+    assert found.exit_code == 2 and "digits.onnx: not an ONNX model" in found.stderr
+
+
 def test_profile_reports_are_written_once_and_linked(zoo: Path, tmp_path: Path) -> None:
     results, reports, page = tmp_path / "r.json", tmp_path / "reports", tmp_path / "zoo.html"
     flags = ("--results", results, "--profiles", reports, "--html", page)
@@ -286,7 +329,11 @@ def test_profile_reports_are_written_once_and_linked(zoo: Path, tmp_path: Path) 
     assert f'<a href="reports/{name}">' in page.read_text(encoding="utf-8")
     report.write_text("kept", encoding="utf-8")
     assert run(zoo, *quick, *flags).exit_code == 0 and report.read_text(encoding="utf-8") == "kept"
-    other = replace(line, row=replace(line.row, version="another"))
+    changed = results.read_text(encoding="utf-8").replace(line.best.version, "older")
+    results.write_text(changed, encoding="utf-8")
+    found = run(zoo, *quick[2:], "--only", "accuracy", "--accuracy", 1, *flags)
+    assert "digits: no profile report" in found.stderr and list(reports.iterdir()) == [report]
+    other = replace(line, best=replace(line.best, version="another"))
     assert report_names(other) != [name]  # a report of other code isn't taken for this one
 
 

@@ -16,6 +16,7 @@ from benchmarks.zoo.published import figure_text, find_published, list_published
 from benchmarks.zoo.results import Result, Results, read_results
 from benchmarks.zoo.table import cost_cell, held_cell, lines_of, profile_command, rate_cell, time_cell
 from trnrt.capacity.prices import Price
+from trnrt.nki.machine.timing import Range
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "zoo.md"
@@ -38,29 +39,51 @@ def test_the_page_is_generated() -> None:
 
 def test_the_results_could_show_a_mistake() -> None:
     """Outputs that are the same for other inputs would prove nothing; float32 is right to rounding. (A detector's
-    boxes of nearly equal scores may come in another order.)"""
+    boxes of nearly equal scores may come in another order.) Every number has its version."""
     rows = read_results()
     assert rows
     for row in rows:
-        assert row.has_numbers, row.entry.file
+        assert row.has_numbers and all(one.version for one in row.predictions), row.entry.file
         for dtype, found in row.accuracy.items():
-            assert found.between is None or found.between > 1e-3, row.entry.file
+            assert found.version and (found.between is None or found.between > 1e-3), row.entry.file
             if dtype == "float32" and row.entry.kind != "detectors":
                 assert found.rank > 0.999, row.entry.file
 
 
 def test_a_row_for_each_model_and_target() -> None:
     page = zoo_page(ROWS)
-    cells = "| BERT-base | trn2 | 1 | 0.45 (0.405 to 0.54) | 4 | 0.9 (0.81 to 1.08) | 0.225 | 4,444 (3,704 to 4,938) |"
-    assert f"{cells} 4,000 | 100 | tensor engine 50%, DMA data 25% |" in page
+    first = "| BERT-base | trn2 | 1 | 0.45 (0.405 to 0.54) |"
+    best = "4 (of 1, 4) | 0.9 (0.81 to 1.08) | 0.225 | 4,444 (3,704 to 4,938) |"
+    assert f"{first} {best} 4,000 | 100 | tensor engine 50%, DMA data 25% |" in page
     assert "| YOLO26n | trn1 |" in page and "4,000 in 2 |" in page
     assert "| BERT-base | 2 | 3.0e-07 | 1 | 1 | 2 of 2 | 4.0e-03 | 0.9987 | 0.99988 | 1 of 2 |" in page
-    assert "trnrt 0.2.0+abc" in page and "| a kind | BERT-base | 1.23 M | 4.8 MiB | by hand |" in page
+    assert "- Predictions by trnrt 0.2.0+abc.\n- Accuracy by trnrt 0.2.0+def.\n" in page
+    assert "| a kind | BERT-base | 1.23 M | 4.8 MiB | by hand |" in page
+
+
+def test_versions_are_those_of_the_numbers(tmp_path: Path) -> None:
+    row = ROWS[0]
+    older = tuple(replace(one, version="0.1.0+old") if one.batch == 1 else one for one in row.predictions[:3])
+    rows = [replace(row, predictions=older, accuracy={})]
+    assert "- Predictions by trnrt 0.1.0+old (2), 0.2.0+abc (1).\n\n" in zoo_page(rows)
+    page = zoo_html(rows, page=tmp_path / "zoo.html")
+    assert "<li>predictions by trnrt 0.1.0+old (2), 0.2.0+abc (1)</li></ul>" in page
+
+
+def test_only_batches_that_were_tried_are_named(tmp_path: Path) -> None:
+    row = ROWS[0]
+    alone = [one for one in row.predictions if one.batch == 1]
+    rows = [replace(row, predictions=tuple(alone), tried={"trn1": (1,), "trn2": (1, 4, 8)})]
+    page = zoo_page(rows)
+    assert "| BERT-base | trn1 | 1 | 0.9 (0.81 to 1.08) | 1 | 0.9" in page
+    assert "| BERT-base | trn2 | 1 | 0.45 (0.405 to 0.54) | 1 (of 1, 4, 8) | 0.45" in page
+    assert zoo_html(rows, page=tmp_path / "zoo.html").count('1 <span class="range">(of 1, 4, 8)</span>') == 1
 
 
 def test_a_model_without_predictions_is_named() -> None:
     page = zoo_page([*ROWS, Result(replace(ROWS[0].entry, title="Unplanned"), 1, "", ROWS[0].accuracy)])
     assert "Not predicted yet: Unplanned." in page and "Not predicted yet" not in zoo_page(ROWS)
+    assert "Predicted so far, of 3 models: 2 on trn1, 2 on trn2, 0 on trn3.\n" in page
 
 
 def test_published_figures_stand_beside_a_prediction_and_no_ratio_is_formed() -> None:
@@ -112,6 +135,12 @@ def test_ranges_are_in_order() -> None:
     assert (line.target, line.first.batch, line.best.batch) == ("trn2", 1, 4)
     assert time_cell(line.best).text == "0.9 (0.81 to 1.08)" and rate_cell(line.best).text == "4,444 (3,704 to 4,938)"
     assert held_cell(line.best).text == "tensor engine 50%, DMA data 25%"
+
+
+def test_times_have_three_digits_until_a_second() -> None:
+    one = lines_of(ROWS)[1].best
+    shown = [time_cell(replace(one, predicted=Range(us, us, us))).text.split()[0] for us in (12.5, 999_400, 999_600)]
+    assert shown == ["0.0125", "999", "1,000"]
 
 
 def test_the_cost_is_that_of_a_whole_instance_on_the_cheapest_type() -> None:

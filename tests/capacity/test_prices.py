@@ -150,6 +150,9 @@ def test_a_batch_that_needs_more_cores_may_cost_less() -> None:
         (0.25, "$0.25"),
         (0.012345, "$0.0123"),
         (1e-6, "$0.000001"),
+        (3e-11, "$0.00000000003"),
+        (0.5, "$0.50"),
+        (0.9996, "$1.00"),
     ],
 )
 def test_amounts_are_read_by_people(dollars: float | None, text: str) -> None:

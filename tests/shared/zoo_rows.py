@@ -26,13 +26,14 @@ def made_up_row(file: str, title: str, us: float, *, kernels: int = 1) -> Result
             kernels=kernels,
             sbuf_peak_bytes=100 * 1024,
             held=(Holder("tensor engine", 0.5 * time), Holder("DMA data", 0.25 * time)),
+            version="0.2.0+abc",
         )
         for target in ("trn1", "trn2")
         for batch in (1, 4)
         for time in [us * (1 + batch / 2) / 1.5 / (2 if target == "trn2" else 1)]
     )
     accuracy = {
-        "float32": Accuracy(2, 0, 3e-7, 0.99999998, 1.0, 2, 0.5),
-        "bfloat16": Accuracy(2, 0, 0.004, 0.9987, 0.99988, 1, 0.5),
+        "float32": Accuracy(2, 0, 3e-7, 0.99999998, 1.0, 2, 0.5, "0.2.0+def"),
+        "bfloat16": Accuracy(2, 0, 0.004, 0.9987, 0.99988, 1, 0.5, "0.2.0+def"),
     }
-    return Result(entry, 5_000_000, "a digest", accuracy, predictions, version="0.2.0+abc")
+    return Result(entry, 5_000_000, "a digest", accuracy, predictions, {"trn1": (1, 4), "trn2": (1, 4)})

@@ -60,8 +60,8 @@ def candidates(served: Served, limits: Iterable[int], demand: Demand, host: Host
 
 
 def best(found: Sequence[Candidate], usd_per_hour: Callable[[Candidate], float] | None = None) -> Candidate | None:
-    """The candidate that costs least, if costs are known, with the fewest cores; ties go to the least p99, then the
-    largest rate (both to two digits), then the smallest batch."""
+    """The cheapest candidate, if costs are known; ties go to the fewest cores, then the least p99, then the largest
+    rate (both to two digits), then the smallest batch. None if no candidate is in time."""
 
     def cost(candidate: Candidate) -> tuple[float, int, float, float, int]:
         assert candidate.waiting is not None

@@ -72,7 +72,7 @@ class Answer:
 
 
 def answer(question: Question, limits: Iterable[int], known: Iterable[Instance]) -> Answer:
-    """Compare the batch limits, and count the instances of these types. Prices must have one of them."""
+    """Compare the batch limits, and count the instances of these types. If there are prices, one type must have one."""
     sizes, types = list(limits), list(known)
     found = candidates(question.served, sizes, question.demand, question.host)
     chosen = _choose(question, found, types)

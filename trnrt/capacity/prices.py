@@ -1,4 +1,4 @@
-"""What instances cost, from a user's file. trnrt ships no price: prices differ by region and day."""
+"""The prices of instances, from a user's file. trnrt ships no price: prices differ by region and day."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trnrt.text import quote, reason_text
 
 EXAMPLE = "docs/scale.md (Prices) has an example"
 HOURS_OF_A_MILLION = 1e6 / 3600
-"""A rate of one a second takes so many hours for a million."""
+"""The hours that a million items take at one a second."""
 _LARGEST_FILE = 1 << 20
 _MOST_USD = 1e6
 
@@ -67,7 +67,7 @@ def check_priced(prices: Prices, known: Iterable[Instance]) -> None:
 
 
 def usd_per_million(usd_per_hour: float, per_second: float) -> float:
-    """The cost of a million items at a rate of ``per_second``, which cost ``usd_per_hour``."""
+    """The cost of a million items, of machines that cost ``usd_per_hour`` and handle ``per_second`` items."""
     return usd_per_hour / per_second * HOURS_OF_A_MILLION
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import asdict
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -218,8 +219,7 @@ def candidates_table(answer: Answer) -> Table:
 
 
 def instances_table(answer: Answer) -> Table:
-    """A line for each instance type; the cheapest one, or without prices the one that rents the fewest cores, is
-    marked."""
+    """A line for each instance type. The mark is at the cheapest one, or without prices at the fewest rented cores."""
     costs = ("$ an hour", "$ a million") if answer.question.prices else ()
     lines = [
         (
@@ -325,10 +325,11 @@ def rate_text(rate: float) -> str:
 
 
 def usd_text(dollars: float | None) -> str:
-    """An amount for people: cents, and at least three digits of small ones; a dash if it isn't known."""
+    """An amount for people: cents, and three digits of smaller ones; a dash if it isn't known."""
     if dollars is None:
         return "-"
-    return f"${dollars:,.2f}" if dollars >= 1 else f"${float(f'{dollars:.3g}'):.10f}".rstrip("0")
+    whole, _, cents = f"{Decimal(f'{dollars:.3g}'):f}".partition(".")
+    return f"${dollars:,.2f}" if dollars >= 1 else f"${whole}.{cents:0<2}"
 
 
 def time_text(microseconds: float) -> str:
