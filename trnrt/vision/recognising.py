@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trnrt.inputs.ultralytics import is_ultralytics, ultralytics_names, ultralytics_point_numbers
-from trnrt.text import list_text, quote, shape_text
+from trnrt.text import count_text, list_text, quote, shape_text
 
 if TYPE_CHECKING:
     from trnrt.importer import TensorInfo
@@ -159,7 +159,7 @@ def _rows_text(main: TensorInfo) -> str:
 def _anchors_text(main: TensorInfo, classes: int) -> str:
     return (
         f"{quote(main.name)} {shape_text(main.shape)} has a centre, a size and scores of "
-        f"{classes} {'class' if classes == 1 else 'classes'} for each anchor"
+        f"{count_text(classes, 'class', 'classes')} for each anchor"
     )
 
 
