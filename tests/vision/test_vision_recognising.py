@@ -67,6 +67,13 @@ KNOWN: dict[str, tuple[Any, dict[str, Any], str | None]] = {
     "declared as nothing": ([ROWS], {"metadata": {"draw": "none"}}, None),
     "nothing, and asked": ([ROWS], {"metadata": {"draw": "none"}, "kind": "boxes"}, "boxes rows sure"),
     "asked for a mask": ([ROWS], {"metadata": said("detect"), "kind": "mask"}, None),
+    "prototypes of an open number": (
+        [ROWS, ("output1", F, (1, "k", 80, 80))],
+        {"metadata": said("segment")},
+        None,
+    ),
+    "an open number of features": ([("y", F, (1, "k", 80, 80))], {}, None),
+    "no classes": ([("y", F, (1, 0, 320, 320))], {}, None),
     "rows of text": ([("y", "str", (1, 300, 6))], {}, None),
 }
 

@@ -102,10 +102,13 @@ def _by_ultralytics(model: _Model) -> Recognised | None:
     main, prototypes = _only(model.outputs, _FLOATS, 3), _only(model.outputs, _FLOATS, 4)
     if main is None or (model.task == "segment") != (prototypes is not None):
         return None
-    parts = {"main": main.name} | ({} if prototypes is None else {"prototypes": prototypes.name})
+    parts = {"main": main.name}
     classes, more = len(ultralytics_names(model.metadata)), 0
     said = f"ultralytics' metadata says task {model.task}"
-    if prototypes is not None and isinstance(prototypes.shape[1], int):
+    if prototypes is not None:
+        if not isinstance(prototypes.shape[1], int):
+            return None
+        parts["prototypes"] = prototypes.name
         more, said = prototypes.shape[1], f"{said}; {quote(prototypes.name)} holds prototypes of masks"
     if model.task == "pose":
         more, said = ultralytics_point_numbers(model.metadata), f"{said}; key points are left out"
@@ -172,20 +175,21 @@ def _by_class_scores(model: _Model) -> Recognised | None:
     if not found:
         return None
     scores = found[0]
-    axes = [axis for axis in (1, 3) if _is_grid(scores, axis, model.sides) and isinstance(scores.shape[axis], int)]
-    if len(axes) != 1:
+    grids = [(axis, scores.shape[axis]) for axis in (1, 3) if _is_grid(scores, axis, model.sides)]
+    counts = [(axis, count) for axis, count in grids if isinstance(count, int) and count > 0]
+    if len(counts) != 1:
         return None
-    count = int(scores.shape[axes[0]] or 0)
+    ((axis, count),) = counts
     first = "" if len(found) == 1 else f", the first of {len(found)} such outputs,"
     shown = f"{quote(scores.name)} {shape_text(scores.shape)}{first}"
     named = len(model.labels) == count or model.metadata.get("draw", "").strip().lower() == "mask"
     parts = {"scores": scores.name}
     if count == 1:
         rule = f"{shown} has one number for each pixel"
-        return Recognised("mask", "threshold", parts, rule, sure=named, classes=1, axis=axes[0])
+        return Recognised("mask", "threshold", parts, rule, sure=named, classes=1, axis=axis)
     rule = f"{shown} has a score of each of {count} classes for each pixel"
     # As many numbers as an image has channels may be an image.
-    return Recognised("mask", "scores", parts, rule, sure=named or count > 4, classes=count, axis=axes[0])
+    return Recognised("mask", "scores", parts, rule, sure=named or count > 4, classes=count, axis=axis)
 
 
 def _by_class_map(model: _Model) -> Recognised | None:
@@ -202,8 +206,10 @@ def _by_class_map(model: _Model) -> Recognised | None:
 
 
 def _is_grid(output: TensorInfo, axis: int | None, sides: tuple[int | None, int | None]) -> bool:
-    """True if the dimensions but the first and ``axis`` are the input's sides, in one ratio; open ones may be any."""
+    """True if the dimensions but the first and ``axis`` are the input's sides, in one ratio, or both open."""
     grid = [dim for d, dim in enumerate(output.shape) if d not in (0, axis)]
+    if isinstance(grid[0], int) != isinstance(grid[1], int):
+        return False
     known = [(dim, side) for dim, side in zip(grid, sides, strict=True) if isinstance(dim, int) and side is not None]
     ratios = {round(dim / side, 1 if dim > side else 3) for dim, side in known}
     return len(ratios) <= 1 and all(
