@@ -70,12 +70,12 @@ def sample_mask(mask: Array, place: Placement, size: tuple[int, int]) -> Array:
 
     What the model didn't see (a cropped margin) is 0.
     """
-    columns, rows = (_sources(mask.shape[1 - dim], place, dim, size[dim]) for dim in (0, 1))
+    columns, rows = (source_places(mask.shape[1 - dim], place, dim, size[dim]) for dim in (0, 1))
     sampled: Array = np.pad(mask, 1)[np.ix_(rows, columns)]
     return sampled
 
 
-def _sources(count: int, place: Placement, dim: int, size: int) -> Array:
+def source_places(count: int, place: Placement, dim: int, size: int) -> Array:
     """For each of ``size`` pixels along a side of the picture: the mask's row or column + 1, 0 outside of the input."""
     points = (np.arange(size) + 0.5) * (place.size[dim] / size) * place.scale[dim] + place.offset[dim]
     places = np.floor(points * (count / place.input_size[dim])).astype(np.int64)
