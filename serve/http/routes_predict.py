@@ -11,6 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trnrt.errors import InputError
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
@@ -61,7 +62,7 @@ async def predict(request: Request) -> Response:
             predictions = await asyncio.to_thread(drawn_answer, *drawn)
         else:
             predictions = predictions_of(inference.outputs, described, inference.rows)
-    except TensorError as error:
+    except (TensorError, InputError) as error:
         raise Problem(500, str(error)) from None
     except RequestError as error:  # the model was replaced by another one meanwhile
         raise Problem(400, str(error)) from None

@@ -22,11 +22,17 @@ def find_all(
     labels: Sequence[str],
     limits: Limits,
 ) -> list[Finding]:
-    """What is in each picture of a batch; ``placements`` has one for each."""
+    """What is in each picture of a batch; ``placements`` has one for each.
+
+    InputError if the outputs contradict their form.
+    """
     with np.errstate(all="ignore"):  # NaN and infinity are no boxes
         if found.kind == "mask":
             return [find_regions(outputs, row, found, place, labels) for row, place in enumerate(placements)]
-        return [find_boxes(outputs, row, found, place, labels, limits) for row, place in enumerate(placements)]
+        own = [outputs] * len(placements)
+        if found.form == "tensors" and len(placements) > 1:  # a model with a batch has one box for each picture
+            own = [{name: array[row : row + 1] for name, array in outputs.items()} for row in range(len(placements))]
+        return [find_boxes(own[row], row, found, place, labels, limits) for row, place in enumerate(placements)]
 
 
 def rule_text(outputs: Mapping[str, Array], found: Recognised) -> str:
