@@ -4,7 +4,7 @@ Nothing is guessed silently: ``Recognised.rule`` says what was found and why, an
 metadata of ultralytics' exporter, or by names, shapes and dtypes. Where shapes alone could mean something else
 (an image as output, a depth map), ``sure`` is False: such an output is read only if somebody asks for it.
 
-A model's own metadata has the last word: ``draw`` is "boxes", "mask" or "none".
+A model's own metadata may restrict the rules: ``draw`` is "boxes", "mask" or "none". Only a caller outweighs it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ KINDS = ("boxes", "mask")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INTEGERS = ("int32", "int64", "uint8")
 
+TASKS = ("detect", "segment", "pose", "obb", "classify")
+"""ultralytics' tasks, which say what the outputs are: no other rule guesses then."""
 STRIDES = (8, 16, 32)
 """Pixels per anchor, along each side, of the three grids of YOLO's heads."""
 MOST_ROWS = 1000
@@ -80,7 +82,7 @@ def recognise(
         return None
     wanted = kind or (declared if declared in KINDS else None)
     model = _Model(model_outputs, metadata, labels, sides)
-    for rule in _RULES:
+    for rule in (_by_ultralytics,) if model.task in TASKS else _RULES:
         found = rule(model)
         if found is not None and wanted in (None, found.kind):
             return found
