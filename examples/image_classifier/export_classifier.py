@@ -3,9 +3,9 @@
     python export_classifier.py CHECKPOINT -o model.onnx
 
 CHECKPOINT is a folder with config.json, model.safetensors and preprocessor_config.json, as `save_pretrained` writes it.
-Run this where torch, transformers and onnx are installed; trnrt needs neither torch nor transformers. The file names
-its classes, and where the preprocessing is a plain resize, it says that, too: then `trnrt run` and `trnrt serve` take
-photos as they are.
+Run this where torch, transformers and onnx are installed; trnrt needs neither torch nor transformers. The file's
+metadata names the classes. If the preprocessing is a plain resize, it has that, too: then `trnrt run` and `trnrt serve`
+take photos unchanged.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ BOXES_SHOWN = 20
 
 @dataclass(frozen=True)
 class Chosen:
-    """What will be drawn: how the outputs are read, the photo, and where it goes."""
+    """The drawing to make: how to read the outputs, the photo, and where to write it."""
 
     found: Recognised
     pictures: Pictures
@@ -38,7 +38,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was found and drawn."""
+    """The finding that was drawn, as a document too, and notes on it."""
 
     kind: str
     finding: Finding
@@ -47,7 +47,7 @@ class Drawn:
 
 
 def choose_drawing(session: InferenceSession, inputs: Inputs, drawing: Drawing) -> Chosen | None:
-    """How the outputs will be drawn, before the run, which may take long; None without --draw.
+    """Choose the drawing before the run, which may take long; None without --draw.
 
     Raises:
         OptionError: if there is no photo to draw into, the outputs are neither boxes nor masks, or the file can't be
@@ -141,7 +141,7 @@ def _count_images(inputs: Inputs) -> int:
 
 
 def _recognise(session: InferenceSession, inputs: Inputs, kind: str | None) -> Recognised | None:
-    """What the outputs are, for inputs with one image."""
+    """Recognise boxes or a mask in the outputs, for inputs with one image."""
     from trnrt.inputs.images import LAYOUTS
 
     ((name, pictures),) = inputs.pictures.items()

@@ -45,7 +45,7 @@ def find_regions(
 
 
 def threshold_text(outputs: Mapping[str, Array], found: Recognised) -> str:
-    """How the numbers of a mask of one class are read: by their range, as nothing else says."""
+    """How the numbers of a mask of one class are read: their range decides, as nothing else tells."""
     numbers = outputs[found.parts["scores"]]
     return f"values {'of 0 to 1: the mask is where they are over 0.5' if _are_shares(numbers) else _LOGITS}"
 
@@ -67,7 +67,7 @@ def stored_masks(masks: Array, size: tuple[int, int]) -> Iterator[Array]:
 
 
 def paint_instances(masks: Iterable[Array], corners: Array, shape: tuple[int, int]) -> Array:
-    """One mask (height, width) of ``shape`` of all boxes: k + 1 in the mask of box k, inside the box, the first one."""
+    """One mask of ``shape`` (height, width): k + 1 where box k and its mask are; where boxes meet, the first one's."""
     painted = np.zeros(shape, np.uint8)
     limits = np.clip(np.rint(corners), 0, (shape[1], shape[0], shape[1], shape[0])).astype(np.int64)
     for place, (mask, (x1, y1, x2, y2)) in enumerate(zip(masks, limits.tolist(), strict=True)):

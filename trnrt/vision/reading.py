@@ -1,4 +1,4 @@
-"""What a recognised model found in each picture of a run, and that as a document."""
+"""Read a recognised model's outputs: the findings in each picture of a run, and a finding as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find_all(
     labels: Sequence[str],
     limits: Limits,
 ) -> list[Finding]:
-    """What is in each picture of a batch; ``placements`` has one for each.
+    """The findings in each picture of a batch; ``placements`` has one for each picture.
 
     InputError if the outputs contradict their form.
     """
@@ -36,7 +36,7 @@ def find_all(
 
 
 def rule_text(outputs: Mapping[str, Array], found: Recognised) -> str:
-    """By which rule the outputs are read, with what their values add to it."""
+    """The rule by which the outputs are read. For a mask of one number a pixel, their values decide the threshold."""
     return f"{found.rule}; {threshold_text(outputs, found)}" if found.form == "threshold" else found.rule
 
 

@@ -36,7 +36,7 @@ _ROW = 6  # x1, y1, x2, y2, score, class
 
 @dataclass(frozen=True)
 class Recognised:
-    """What a model's outputs are.
+    """A model's outputs, recognised as boxes or as a mask.
 
     ``form`` names the reader in ``boxes`` or ``masks``; ``parts`` has the output of each role that it reads.
     ``classes``: the number of classes, where the form needs it; ``axis``: the dimension of the classes of a mask.
@@ -53,7 +53,7 @@ class Recognised:
 
 @dataclass(frozen=True)
 class _Model:
-    """What the rules look at. ``sides``: the input's height and width, None where open."""
+    """The facts that rules look at. ``sides``: the input's height and width, None where open."""
 
     outputs: Sequence[TensorInfo]
     metadata: Mapping[str, str]
@@ -72,7 +72,7 @@ def recognise(
     sides: tuple[int | None, int | None],
     kind: str | None = None,
 ) -> Recognised | None:
-    """What the outputs are, by the first rule that applies; None if none does.
+    """Recognise boxes or a mask in the outputs, by the first rule that applies; None if none does.
 
     ``labels``: the model's class names; ``sides``: its input's height and width, None where open. ``kind`` restricts
     the answer to one of ``KINDS``, as the metadata's ``draw`` does; a ``kind`` given outweighs that.
