@@ -61,9 +61,9 @@ def names_text(names: Iterable[str]) -> str:
     return list_text(map(name_text, names))
 
 
-def count_text(number: int, noun: str) -> str:
-    """``1 row``, ``10 rows``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def count_text(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 row``, ``10 rows``; ``plural`` is the noun's, where that isn't the noun with an s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def number_text(value: float) -> str:

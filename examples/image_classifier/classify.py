@@ -25,7 +25,7 @@ KNOWN = {
     *("do_resize", "size", "resample", "do_center_crop", "crop_size", "crop_pct", "do_rescale", "rescale_factor"),
     *("do_normalize", "image_mean", "image_std", "do_convert_rgb", "image_processor_type", "feature_extractor_type"),
     *("_valid_processor_keys", "processor_class", "data_format", "default_to_square", "input_data_format", "device"),
-    *("return_tensors", "disable_grouping", "size_divisor", "do_pad", "pad_size"),
+    *("return_tensors", "disable_grouping"),
 }
 """The settings that ``prepare`` follows or that change nothing; True or a number for any other is refused."""
 
@@ -88,11 +88,23 @@ def prepare(photo: Image.Image, processor: dict[str, Any]) -> NDArray[np.float32
     return np.ascontiguousarray(pixels.transpose(2, 0, 1), np.float32)
 
 
+def read_size(processor: dict[str, Any]) -> dict[str, int]:
+    """The setting ``size``, as height and width or as the shortest edge. In old files it is one number."""
+    size = processor["size"]
+    if isinstance(size, int) and not processor.get("do_center_crop"):
+        size = {"shortest_edge": size} if processor.get("crop_pct") else {"height": size, "width": size}
+    sides = {key: side for key, side in size.items() if side is not None} if isinstance(size, dict) else {}
+    if set(sides) not in ({"height", "width"}, {"shortest_edge"}):
+        raise ValueError(
+            f"preprocessor_config.json has the size {size}, which this example doesn't follow: it needs a height and a "
+            "width, or a shortest_edge; transformers' AutoImageProcessor writes a number as one of these when it saves"
+        )
+    return sides
+
+
 def resized(size: tuple[int, int], processor: dict[str, Any]) -> tuple[int, int]:
     """The (width, height) that a photo of ``size`` is resized to."""
-    wanted = processor["size"]
-    if isinstance(wanted, int):
-        wanted = {"height": wanted, "width": wanted}
+    wanted = read_size(processor)
     if "shortest_edge" not in wanted:
         return wanted["width"], wanted["height"]
     side = wanted["shortest_edge"]
@@ -106,7 +118,7 @@ def resized(size: tuple[int, int], processor: dict[str, Any]) -> tuple[int, int]
 
 def cropped(processor: dict[str, Any]) -> tuple[int, int] | None:
     """The (width, height) that is cut from the middle of the resized photo; None for all of it."""
-    side = processor["size"].get("shortest_edge") if isinstance(processor["size"], dict) else None
+    side = read_size(processor).get("shortest_edge")
     if processor.get("crop_pct") and side and side < 384:
         return side, side
     if not processor.get("do_center_crop"):

@@ -3,9 +3,9 @@
     python export_classifier.py CHECKPOINT -o model.onnx
 
 CHECKPOINT is a folder with config.json, model.safetensors and preprocessor_config.json, as `save_pretrained` writes it.
-Run this where torch, transformers and onnx are installed; trnrt needs neither torch nor transformers. The file names
-its classes, and where the preprocessing is a plain resize, it says that, too: then `trnrt run` and `trnrt serve` take
-photos as they are.
+Run this where torch, transformers and onnx are installed; trnrt needs neither torch nor transformers. The file's
+metadata names the classes. If the preprocessing is a plain resize, it has that, too: then `trnrt run` and `trnrt serve`
+take photos unchanged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ from typing import Any
 
 OPSET = 18
 BILINEAR = 2  # PIL's number, which preprocessor_config.json uses
+PLAIN = {
+    *("do_resize", "size", "resample", "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"),
+    *("do_convert_rgb", "image_processor_type", "feature_extractor_type", "processor_class", "_valid_processor_keys"),
+    *("crop_size", "data_format", "default_to_square", "input_data_format", "device", "return_tensors"),
+}
+"""The settings that trnrt's metadata can say, or that change nothing here; any other makes a processor not plain."""
 
 
 def main() -> None:
@@ -76,12 +82,14 @@ def input_size(processor: dict[str, Any]) -> tuple[int, int]:
 
 
 def image_metadata(processor: dict[str, Any]) -> dict[str, str]:
-    """What trnrt reads of pictures, where it is all that the processor does: resize, scale and normalise.
+    """The metadata by which trnrt prepares photos as the processor does.
 
-    Empty for other resampling and for crops; then classify.py prepares photos.
+    Empty if the processor does more than resize (bilinearly), scale and normalise; then classify.py prepares photos.
     """
     size = processor["size"]
-    plain = isinstance(size, dict) and "height" in size and not processor.get("do_center_crop")
+    plain = (
+        isinstance(size, dict) and "height" in size and not any(processor.get(key) for key in processor.keys() - PLAIN)
+    )
     if not plain or processor.get("resample", BILINEAR) != BILINEAR or not processor.get("do_resize", True):
         return {}
     normal = processor.get("do_normalize", True)

@@ -1,4 +1,4 @@
-"""What detectors and segmenters say of pictures, in the answers of ``/predict``.
+"""Boxes and masks in the answers of ``/predict``, for pictures sent to detectors and segmenters.
 
 The query's ``draw`` chooses: "auto" reads boxes or masks where their form is sure, "boxes" and "mask" insist on them,
 "none" answers with the raw outputs. ``min_score`` is the least score of a box.
@@ -36,14 +36,14 @@ MASK_SIDE = 640
 
 @dataclass(frozen=True)
 class Choice:
-    """What the query asks for."""
+    """The reading of outputs that the query asks for."""
 
     draw: str = CHOICES[0]
     limits: Limits = field(default_factory=Limits)
 
 
 def choice_of(query: QueryParams) -> Choice:
-    """The query's choice; RequestError for a value that is none."""
+    """The query's choice; RequestError for a value that isn't allowed."""
     draw, score = query.get("draw", CHOICES[0]), query.get("min_score")
     if draw not in CHOICES:
         raise RequestError(f"draw is {value_text(draw)}; it is {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")

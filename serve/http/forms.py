@@ -35,7 +35,7 @@ def _picture(how: Recipe) -> dict[str, Any]:
 
 
 def _draws(described: Description, how: Recipe) -> dict[str, Any] | None:
-    """What can be drawn into a picture, by which rule, and if that is sure; None if nothing is recognised."""
+    """The kind of drawing that the outputs give, its rule, and if that is sure; None if nothing is recognised."""
     outputs = [meta.info for meta in described.outputs]
     found = recognise(outputs, described.metadata, described.labels or (), (how.height, how.width))
     return None if found is None else {"kind": found.kind, "rule": found.rule, "sure": found.sure}

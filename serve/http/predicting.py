@@ -117,7 +117,7 @@ def _flat(row: object) -> list[Any]:
 
 @dataclass(frozen=True)
 class Sent:
-    """A request's inputs; of pictures also how they became one, and where each lies in it."""
+    """A request's inputs; of pictures, also the recipe, and the place of each one in the input."""
 
     feeds: dict[str, Array]
     how: Recipe | None = None

@@ -11,6 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trnrt.errors import InputError
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
@@ -38,8 +39,8 @@ async def predict(request: Request) -> Response:
     """Predict, from rows or pictures.
 
     Rows as JSON, or PNG and JPEG pictures, as the body or as files of a form, by the preprocessing that the model
-    declares. The answer has a prediction for each row. Of a detector or segmenter, a picture's prediction is its boxes,
-    or its classes and a mask.
+    declares. The answer has a prediction for each row. A detector's prediction for a picture is its boxes, a
+    segmenter's its classes and a mask.
     """
     began = time.perf_counter()
     repository = repository_of(request)
@@ -61,7 +62,7 @@ async def predict(request: Request) -> Response:
             predictions = await asyncio.to_thread(drawn_answer, *drawn)
         else:
             predictions = predictions_of(inference.outputs, described, inference.rows)
-    except TensorError as error:
+    except (TensorError, InputError) as error:
         raise Problem(500, str(error)) from None
     except RequestError as error:  # the model was replaced by another one meanwhile
         raise Problem(400, str(error)) from None
@@ -86,7 +87,7 @@ def _chosen_model(repository: Repository, request: Request) -> Model:
 
 
 def _check_rows(model: Model, sent: Sent, choice: Choice) -> None:
-    """RequestError if the answer can't have a prediction for each row; a choice that can't be met is one, too."""
+    """RequestError if the answer can't have a prediction for each row, or the outputs can't be read as chosen."""
     found = None if sent.how is None else drawable(model.described, sent.how, choice)
     if model.described.batch is None and (found is None or len(sent.placements) != 1):
         what = "takes one picture at a time" if found is not None else "has inputs without rows"

@@ -170,7 +170,7 @@ _DRAW: Schema = {
     "name": "draw",
     "in": "query",
     "schema": {"type": "string", "enum": ["auto", "boxes", "mask", "none"]},
-    "description": "Pictures: boxes or a mask where they are sure (auto, the default), always, or raw outputs (none).",
+    "description": "Pictures: boxes or a mask if that is sure (auto, the default), one of them, or raw outputs (none).",
 }
 _MIN_SCORE: Schema = {
     "name": "min_score",

@@ -83,6 +83,9 @@ def test_without_the_flag_nothing_is_drawn_and_a_note_says_what_could_be(folder:
     assert run.document["drawn"] is None
     assert "--draw OUT.png draws the boxes: ultralytics' metadata" in run.err
     assert "--draw" not in trnrt("run", folder / "detector.onnx").err
+    # --draw refuses a second photo.
+    two = trnrt("run", folder / "detector.onnx", "--input", folder / "photo.png", "--input", folder / "photo.png")
+    assert two.code == 0 and "--draw" not in two.err
 
 
 def test_three_channels_may_be_an_image_and_are_a_mask_if_asked(tmp_path: Path, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,7 @@ PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 80, 3), n
         ({"size": {"shortest_edge": 25}}, (40, 25), None),
         ({"size": {"shortest_edge": 25}, **CROP}, (40, 25), (22, 20)),
         ({"size": {"shortest_edge": 28}, "crop_pct": 0.875}, (51, 32), (28, 28)),
+        ({"size": 28, "crop_pct": 0.875}, (51, 32), (28, 28)),
         ({"size": {"shortest_edge": 384}, "crop_pct": 1.0}, (384, 384), None),
     ],
 )  # fmt: skip
@@ -104,12 +106,30 @@ def test_sizes(processor: dict[str, object], size: tuple[int, int], crop: tuple[
         left, top = (size[0] - crop[0]) // 2, (size[1] - crop[1]) // 2
         whole = whole.crop((left, top, left + crop[0], top + crop[1]))
     np.testing.assert_array_equal(classify.prepare(PHOTO, processor | PLAIN), np.asarray(whole).transpose(2, 0, 1))
-    assert export.input_size(processor) == (crop or size)[::-1] or "crop_size" not in processor
+    if processor != {"size": {"shortest_edge": 25}}:  # such a model takes photos of any shape
+        assert export.input_size(processor) == (crop or size)[::-1]
 
 
-def test_settings_that_are_not_followed_are_refused() -> None:
-    with pytest.raises(ValueError, match="has rescale_offset, which this example doesn't follow"):
-        classify.prepare(PHOTO, {"size": 8, "rescale_offset": True, **PLAIN})
+@pytest.mark.parametrize(
+    ("processor", "told"),
+    [
+        ({"size": 8, "rescale_offset": True}, "has rescale_offset"),
+        ({"size": 8, "do_pad": True, "pad_size": {"height": 9, "width": 9}}, "has do_pad, pad_size"),
+        ({"size": {"shortest_edge": 8, "longest_edge": 9}}, "has the size {'shortest_edge': 8, 'longest_edge': 9}"),
+        # The shortest edge for CLIP, both sides for DeiT.
+        ({"size": 8, "do_center_crop": True, "crop_size": 8}, "has the size 8"),
+    ],
+)
+def test_settings_that_are_not_followed_are_refused(processor: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{told}, which this example doesn't follow")):
+        classify.prepare(PHOTO, processor | PLAIN)
+
+
+@pytest.mark.parametrize("more", [CROP, {"rescale_offset": True}, {"do_pad": True}, {"resample": 3}, {"size": 8}])
+def test_only_a_plain_processor_is_promised_to_trnrt(more: dict[str, object]) -> None:
+    processor = {"size": {"height": 20, "width": 30}, "resample": 2, **PLAIN}
+    assert export.image_metadata(processor)["image.scale"] == "1.0"
+    assert export.image_metadata(processor | more) == {}
 
 
 def test_class_names_are_in_order() -> None:

@@ -126,6 +126,33 @@ def test_a_detector_without_rows_takes_one_picture() -> None:
     assert "have no rows" in error_of(predict(model, json={"instances": [1]}), 400)
 
 
+def localiser(boxes: int = 1) -> MadeUpModel:
+    """A box for each picture, from its left edge to 32 times its red; or ``boxes`` of them, with one score."""
+
+    def compute(feeds: Any) -> Any:
+        red = feeds["images"][:, 0, 32, 32]
+        corners = np.stack([0 * red, 0 * red, 32 * red + 16, 0 * red + 64], axis=1)
+        return {"b": np.repeat(corners, boxes, axis=0), "s": 0.5 + 0 * red, "l": np.zeros(len(red), np.int64)}
+
+    outputs = [TensorMeta("b", "float32", (-1, 4)), TensorMeta("s", "float32", (-1,)), TensorMeta("l", "int64", (-1,))]
+    return MadeUpModel("localiser", [IMAGES], outputs, compute, metadata={"image.scale": "0.00392156862745098"})
+
+
+def test_a_model_of_one_box_for_each_picture() -> None:
+    files = [("a", ("a.png", png(Image.new("RGB", (64, 64), colour)))) for colour in ("red", "black")]
+    answer = predict(localiser(), files=files).json()
+    assert [[box["box"] for box in found["boxes"]] for found in answer["predictions"]] == [
+        [[0.0, 0.0, 48.0, 64.0]],
+        [[0.0, 0.0, 16.0, 64.0]],
+    ]
+
+
+def test_outputs_that_contradict_each_other_are_an_error_of_the_model() -> None:
+    model = localiser(boxes=2)
+    model.described = replace(model.described, batch=None)
+    assert "a row for each box, and these have different numbers: 'b' 2, 's' 1" in error_of(predict(model), 500)
+
+
 def test_the_page_knows_what_is_drawn() -> None:
     draws = form_of(detector().described)["draws"]
     assert (draws["kind"], draws["sure"]) == ("boxes", True) and "task detect" in draws["rule"]

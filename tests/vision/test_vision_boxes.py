@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from trnrt.errors import InputError
 from trnrt.inputs.fitting import FITS, fit_picture, place_picture
 from trnrt.vision.boxes import find_boxes, keep_best, undo_placement
 from trnrt.vision.finding import MOST, Limits
@@ -125,6 +126,13 @@ def test_tensors_with_masks() -> None:
     wanted[10:40, 10:40] = 2
     wanted[35:70, 35:90] = 1  # the better box covers the other
     assert finding.mask is not None and np.array_equal(finding.mask, wanted)
+
+
+def test_tensors_of_different_lengths_are_refused() -> None:
+    outputs = {"b": f32(np.ones((2, 4))), "s": f32([0.5, 0.5, 0.5]), "l": np.array([1, 2, 3])}
+    found = Recognised("boxes", "tensors", {"boxes": "b", "scores": "s", "labels": "l"}, "")
+    with pytest.raises(InputError, match="a row for each box, and these have different numbers: 'b' 2, 's' 3, 'l' 3"):
+        find_boxes(outputs, 0, found, WHOLE, LABELS, Limits())
 
 
 def test_prototypes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,18 @@ def test_a_letterbox_is_taken_off_and_a_crop_put_back() -> None:
     cut = tall.mask_of((64, 128))
     assert cut is not None and (cut[:32] == 0).all() and (cut[96:] == 0).all() and (cut[32:96] > 0).all()
     assert sum(region.share for region in tall.regions) == 0.5
+
+
+def test_a_long_strip_needs_the_memory_of_what_the_model_saw() -> None:
+    """Its middle is the input; the 80 megapixels cropped at both ends have no class."""
+    found = Recognised("mask", "map", {"classes": "y"}, "")
+    place = place_picture((640, 125_000), (640, 640), "crop")
+    tracemalloc.start()
+    finding = find_regions({"y": np.zeros((1, 64, 64), np.int64)}, 0, found, place, [])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert finding.regions == (Region(0, None, 640 / 125_000),)
+    assert peak < 40e6
 
 
 @pytest.mark.parametrize(

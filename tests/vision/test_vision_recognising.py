@@ -41,6 +41,8 @@ KNOWN: dict[str, tuple[Any, dict[str, Any], str | None]] = {
     "yolo26n-pose": ([("output0", F, (1, 300, 57))], {"metadata": said("pose", 1, **POINTS)}, "boxes rows sure"),
     "yolo11n-pose": ([("output0", F, (1, 56, 2100))], {"metadata": said("pose", 1, **POINTS)}, "boxes anchors sure"),
     "yolo26n-obb": ([("output0", F, (1, 300, 7))], {"metadata": said("obb")}, None),
+    "yolo11n-obb": ([("output0", F, (1, 20, 2100))], {"metadata": said("obb", 15)}, None),
+    "points of an unknown number": ([("output0", F, (1, 56, 2100))], {"metadata": said("pose", 1)}, None),
     "yolo26n-cls": ([("output0", F, (1, 1000))], {"metadata": said("classify")}, None),
     "rows alone": ([ROWS], {}, "boxes rows sure"),
     "anchors alone": ([ANCHORS], {}, "boxes anchors sure"),
@@ -66,7 +68,19 @@ KNOWN: dict[str, tuple[Any, dict[str, Any], str | None]] = {
     "open sizes": ([("y", F, ("N", 21, "h", "w"))], {"sides": (None, None)}, "mask scores sure"),
     "declared as nothing": ([ROWS], {"metadata": {"draw": "none"}}, None),
     "nothing, and asked": ([ROWS], {"metadata": {"draw": "none"}, "kind": "boxes"}, "boxes rows sure"),
+    "asked for a mask of prototypes": (
+        [("output0", F, (1, 300, 38)), PROTOTYPES],
+        {"metadata": said("segment"), "kind": "mask"},
+        None,
+    ),
     "asked for a mask": ([ROWS], {"metadata": said("detect"), "kind": "mask"}, None),
+    "prototypes of an open number": (
+        [ROWS, ("output1", F, (1, "k", 80, 80))],
+        {"metadata": said("segment")},
+        None,
+    ),
+    "an open number of features": ([("y", F, (1, "k", 80, 80))], {}, None),
+    "no classes": ([("y", F, (1, 0, 320, 320))], {}, None),
     "rows of text": ([("y", "str", (1, 300, 6))], {}, None),
 }
 

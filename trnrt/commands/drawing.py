@@ -29,7 +29,7 @@ BOXES_SHOWN = 20
 
 @dataclass(frozen=True)
 class Chosen:
-    """What will be drawn: how the outputs are read, the photo, and where it goes."""
+    """The drawing to make: how to read the outputs, the photo, and where to write it."""
 
     found: Recognised
     pictures: Pictures
@@ -38,7 +38,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was found and drawn."""
+    """The finding that was drawn, as a document too, and notes on it."""
 
     kind: str
     finding: Finding
@@ -47,7 +47,7 @@ class Drawn:
 
 
 def choose_drawing(session: InferenceSession, inputs: Inputs, drawing: Drawing) -> Chosen | None:
-    """How the outputs will be drawn, before the run, which may take long; None without --draw.
+    """Choose the drawing before the run, which may take long; None without --draw.
 
     Raises:
         OptionError: if there is no photo to draw into, the outputs are neither boxes nor masks, or the file can't be
@@ -57,10 +57,9 @@ def choose_drawing(session: InferenceSession, inputs: Inputs, drawing: Drawing) 
         return None
     if drawing.draw.suffix.lower() not in _FORMATS:
         raise OptionError(f"--draw {quote(str(drawing.draw))} ends in none of {', '.join(_FORMATS)}")
-    given = list(inputs.pictures.values())
-    if len(given) != 1 or len(given[0].paths) != 1:
-        count = count_text(sum(len(pictures.paths) for pictures in given), "image")
-        raise OptionError(f"--draw draws into one image, and the inputs have {count}", hint="give one with --input")
+    if (count := _count_images(inputs)) != 1:
+        images = count_text(count, "image")
+        raise OptionError(f"--draw draws into one image, and the inputs have {images}", hint="give one with --input")
     asked = None if drawing.draw_as is DrawAs.AUTO else drawing.draw_as.value
     found = _recognise(session, inputs, asked)
     if found is None:
@@ -70,12 +69,13 @@ def choose_drawing(session: InferenceSession, inputs: Inputs, drawing: Drawing) 
             hint="docs/cli.md (Drawing boxes and masks) lists the forms that it knows",
         )
     check_writable(drawing.draw)
-    return Chosen(found, given[0], drawing)
+    (pictures,) = inputs.pictures.values()
+    return Chosen(found, pictures, drawing)
 
 
 def note_drawable(session: InferenceSession, inputs: Inputs) -> list[str]:
-    """A note that a photo's boxes or mask could be drawn, where that is sure."""
-    found = _recognise(session, inputs, None) if inputs.pictures else None
+    """A note that --draw could draw a photo's boxes or mask, where that is sure."""
+    found = _recognise(session, inputs, None) if _count_images(inputs) == 1 else None
     if found is None or not found.sure:
         return []
     return [f"--draw OUT.png draws the {found.kind}: {found.rule}"]
@@ -120,10 +120,10 @@ def drawn_parts(drawn: Drawn) -> list[Any]:
             (name_of(box), str(box.index), f"{box.score:.3f}", *(f"{corner:.1f}" for corner in box.corners))
             for box in finding.boxes
         ]
-        title, columns = count_text(len(rows), "box").replace("boxs", "boxes"), ("name", "class", "score", *_CORNERS)
+        title, columns = count_text(len(rows), "box", "boxes"), ("name", "class", "score", *_CORNERS)
     else:
         rows = [(name_of(region), str(region.index), f"{region.share:.1%}") for region in finding.regions]
-        title, columns = count_text(len(rows), "class").replace("classs", "classes"), ("name", "class", "share")
+        title, columns = count_text(len(rows), "class", "classes"), ("name", "class", "share")
     parts: list[Any] = [Text(f"{title} in {finding.placement.size[0]}x{finding.placement.size[1]} pixels")]
     if rows:
         parts.append(plain_table(columns, rows[:BOXES_SHOWN], right=range(1, len(columns))))
@@ -135,11 +135,16 @@ def drawn_parts(drawn: Drawn) -> list[Any]:
 _CORNERS = ("left", "top", "right", "bottom")
 
 
+def _count_images(inputs: Inputs) -> int:
+    """The number of image files that the inputs are made from."""
+    return sum(len(pictures.paths) for pictures in inputs.pictures.values())
+
+
 def _recognise(session: InferenceSession, inputs: Inputs, kind: str | None) -> Recognised | None:
-    """What the outputs are, for a model with one input made from pictures."""
+    """Recognise boxes or a mask in the outputs, for inputs with one image."""
     from trnrt.inputs.images import LAYOUTS
 
-    ((name, pictures),) = list(inputs.pictures.items())[:1]
+    ((name, pictures),) = inputs.pictures.items()
     shape = inputs.feeds[name].shape
     height, width = (shape[dim] for dim in range(1, 4) if dim != LAYOUTS[pictures.how.layout])
     return recognise(session.model.outputs, session.metadata, labels_of(session.metadata), (height, width), kind)

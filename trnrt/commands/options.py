@@ -74,7 +74,7 @@ class Layout(StrEnum):
 
 
 class Fit(StrEnum):
-    """How an image of another size becomes the input."""
+    """How an image of another size is fitted to the input."""
 
     STRETCH = "stretch"
     LETTERBOX = "letterbox"
@@ -82,7 +82,7 @@ class Fit(StrEnum):
 
 
 class DrawAs(StrEnum):
-    """What is drawn; auto goes by the model's outputs."""
+    """How outputs are read to be drawn; auto goes by their form."""
 
     AUTO = "auto"
     BOXES = "boxes"

@@ -2,7 +2,7 @@
 
 stretch: each side is resized to the input's.
 letterbox: the picture is resized by one factor until it fits inside; the rest, the same on both sides, is grey.
-crop: it is resized by one factor until it covers the input; what hangs over on both sides is cut off.
+crop: it is resized by one factor until it covers the input; the overhang on both sides is cut off.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FITS = ("stretch", "letterbox", "crop")
 """The ways to fit a picture; the first one is the default."""
 
 GREY = 114
-"""What letterboxing fills with, as ultralytics' models were trained."""
+"""The grey of the margins of a letterbox, as in the training of ultralytics' models."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def place_picture(size: tuple[int, int], wanted: tuple[int, int], fit: str) -> P
 
 
 def fit_picture(picture: Image, place: Placement, steps: dict[str, None]) -> Image:
-    """The picture as the input has it (bilinear, antialiased); adds to ``steps`` what was done."""
+    """The picture fitted to the input (bilinear, antialiased); adds a note of each change to ``steps``."""
     from PIL import Image
 
     if place.size == place.inner == place.input_size:

@@ -56,7 +56,7 @@ class Pictures:
 
 @dataclass
 class Inputs:
-    """The arrays to feed, by input name, and notes on them; of inputs made from pictures also these, and how."""
+    """The arrays to feed, by input name, and notes on them; ``pictures``: of the inputs that are made from images."""
 
     feeds: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -1,6 +1,6 @@
 """The metadata that ultralytics' exporter writes: ``task``, ``names``, ``imgsz``, ``stride``.
 
-Values are Python literals or JSON; a file is untrusted, and what can't be read counts as missing.
+Values are Python literals; a file is untrusted, and what can't be read counts as missing.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 _KEYS = ("task", "names", "imgsz", "stride")
@@ -49,6 +50,7 @@ def ultralytics_point_numbers(metadata: Mapping[str, str]) -> int:
     return math.prod(found)
 
 
+@lru_cache(maxsize=8)  # the server reads them for every picture
 def _literal(text: str) -> Any:
     if len(text) > _LONGEST:
         return None

@@ -1,1 +1,1 @@
-"""Detectors and segmenters: which outputs are boxes or masks, what they say of a photo, and pictures of that."""
+"""Detectors and segmenters: recognise their outputs, read boxes and masks from these, and draw them into a photo."""

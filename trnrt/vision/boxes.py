@@ -12,14 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trnrt.errors import InputError
 from trnrt.inputs.fitting import Placement
+from trnrt.text import list_text, quote
 from trnrt.vision.finding import MOST, Array, Box, Finding, Limits, label_of, row_of
 from trnrt.vision.masks import paint_instances, prototype_masks, stored_masks
 from trnrt.vision.recognising import Recognised
 
 MOST_CANDIDATES = 30000
-"""Boxes that suppression looks at, the highest scores first: its time grows with their square."""
-
+"""Boxes that suppression looks at, the highest scores first. It compares up to ``MOST`` of them with all others."""
 
 MOST_CLASSES = 1 << 20
 """The largest number of a class that is read."""
@@ -120,6 +121,12 @@ def _read_anchors(outputs: Mapping[str, Array], row: int, found: Recognised) -> 
 
 
 def _read_tensors(outputs: Mapping[str, Array], row: int, found: Recognised) -> _Candidates:
+    lengths = {name: len(outputs[name]) for name in found.parts.values()}
+    if len(set(lengths.values())) != 1:
+        listed = list_text(f"{quote(name)} {length:,}" for name, length in lengths.items())
+        raise InputError(
+            f"the outputs of a detector have a row for each box, and these have different numbers: {listed}"
+        )
     corners, scores, labels = (np.asarray(outputs[found.parts[role]]) for role in ("boxes", "scores", "labels"))
     places = np.arange(len(labels))[:, None]
     return _Candidates(corners.astype(np.float32), scores.astype(np.float32), labels.astype(np.int64), places)

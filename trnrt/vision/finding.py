@@ -1,4 +1,4 @@
-"""What a model found in one picture, in the picture's own coordinates."""
+"""The boxes or regions that a model found in one picture, in the picture's own coordinates."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trnrt.vision.recognising import Recognised
 Array = NDArray[Any]
 
 MOST = 255
-"""Boxes or classes of one picture: a mask has a byte for each pixel, and 0 is none of them."""
+"""The most boxes or classes of one picture: a mask has a byte for each pixel, and 0 means none of them."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Which boxes count: at least ``score``; of a class, no two with more than ``overlap`` of their union in common.
+    """The least ``score`` of a box, and the largest ``overlap`` of two boxes of a class, as a share of their union.
 
-    ultralytics' own defaults. Only models that leave it to the reader are held to ``overlap``.
+    The defaults are ultralytics'. ``overlap`` applies only to models that leave suppression to the reader.
     """
 
     score: float = 0.25
@@ -50,7 +50,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Finding:
-    """What is in a picture: boxes, the highest score first, or regions, the largest first.
+    """The boxes in a picture, the highest score first, or its regions, the largest first.
 
     ``mask``: uint8 (h, w) over the model's input: k + 1 where the box or region k is, 0 elsewhere; None without masks.
     """
@@ -66,16 +66,16 @@ class Finding:
 
 
 def sample_mask(mask: Array, place: Placement, size: tuple[int, int]) -> Array:
-    """A mask over the model's input as one of ``size`` (width, height) over the picture: the nearest values.
+    """A mask over the model's input, resampled to ``size`` (width, height) over the picture by nearest values.
 
-    What the model didn't see (a cropped margin) is 0.
+    A margin that was cropped before the model is 0.
     """
-    columns, rows = (_sources(mask.shape[1 - dim], place, dim, size[dim]) for dim in (0, 1))
+    columns, rows = (source_places(mask.shape[1 - dim], place, dim, size[dim]) for dim in (0, 1))
     sampled: Array = np.pad(mask, 1)[np.ix_(rows, columns)]
     return sampled
 
 
-def _sources(count: int, place: Placement, dim: int, size: int) -> Array:
+def source_places(count: int, place: Placement, dim: int, size: int) -> Array:
     """For each of ``size`` pixels along a side of the picture: the mask's row or column + 1, 0 outside of the input."""
     points = (np.arange(size) + 0.5) * (place.size[dim] / size) * place.scale[dim] + place.offset[dim]
     places = np.floor(points * (count / place.input_size[dim])).astype(np.int64)
@@ -88,7 +88,7 @@ def label_of(index: int, labels: Sequence[str]) -> str | None:
 
 
 def row_of(outputs: Mapping[str, Array], found: Recognised, role: str, row: int) -> Array:
-    """An output that is read, for one picture of the batch, in float32."""
+    """The output of a role for one picture of the batch, in float32."""
     array = outputs[found.parts[role]]
     one: Array = np.asarray(array[row] if array.ndim > 0 else array, np.float32)
     return one

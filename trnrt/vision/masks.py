@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from trnrt.inputs.fitting import Placement
-from trnrt.vision.finding import MOST, Array, Finding, Region, label_of, row_of, sample_mask
+from trnrt.vision.finding import MOST, Array, Finding, Region, label_of, row_of, source_places
 from trnrt.vision.recognising import Recognised
 
 BACKGROUND = ("background", "__background__", "bg")
@@ -24,7 +24,9 @@ def find_regions(
 ) -> Finding:
     """The classes of one picture's pixels, the largest first; at most ``MOST``."""
     classes = _READERS[found.form](outputs, row, found, placement.input_size)
-    seen = sample_mask((classes + 1).astype(np.int64), placement, _most_pixels(placement)) - 1
+    size = _most_pixels(placement)
+    columns, rows = (source_places(classes.shape[1 - dim], placement, dim, size[dim]) for dim in (0, 1))
+    seen = classes[np.ix_(rows[rows > 0] - 1, columns[columns > 0] - 1)]  # without the margin that is cropped
     present, counts = np.unique(seen[seen >= 0], return_counts=True)
     if found.form == "threshold" and len(labels) != 2:
         labels = ["", *(labels if len(labels) == 1 else ["mask"])]
@@ -36,13 +38,14 @@ def find_regions(
     for place, k in enumerate(ranked):
         mask[classes == present[k]] = place + 1
     regions = tuple(
-        Region(int(present[k]), label_of(int(present[k]), labels), float(counts[k] / seen.size)) for k in ranked
+        Region(int(present[k]), label_of(int(present[k]), labels), float(counts[k] / (size[0] * size[1])))
+        for k in ranked
     )
     return Finding(placement, regions=regions, mask=mask)
 
 
 def threshold_text(outputs: Mapping[str, Array], found: Recognised) -> str:
-    """How the numbers of a mask of one class are read: by their range, as nothing else says."""
+    """How the numbers of a mask of one class are read: their range decides, as nothing else tells."""
     numbers = outputs[found.parts["scores"]]
     return f"values {'of 0 to 1: the mask is where they are over 0.5' if _are_shares(numbers) else _LOGITS}"
 
@@ -64,7 +67,7 @@ def stored_masks(masks: Array, size: tuple[int, int]) -> Iterator[Array]:
 
 
 def paint_instances(masks: Iterable[Array], corners: Array, shape: tuple[int, int]) -> Array:
-    """One mask (height, width) of ``shape`` of all boxes: k + 1 in the mask of box k, inside the box, the first one."""
+    """One mask of ``shape`` (height, width): k + 1 where box k and its mask are; where boxes meet, the first one's."""
     painted = np.zeros(shape, np.uint8)
     limits = np.clip(np.rint(corners), 0, (shape[1], shape[0], shape[1], shape[0])).astype(np.int64)
     for place, (mask, (x1, y1, x2, y2)) in enumerate(zip(masks, limits.tolist(), strict=True)):
@@ -81,15 +84,12 @@ def _most_pixels(placement: Placement) -> tuple[int, int]:
 
 def _read_scores(outputs: Mapping[str, Array], row: int, found: Recognised, size: tuple[int, int]) -> Array:
     scores = np.moveaxis(row_of(outputs, found, "scores", row), found.axis - 1, 0)
-    best, classes = _enlarge(scores[0], size), None
-    for index, layer in enumerate(scores):
+    best = _enlarge(scores[0], size)
+    classes = np.zeros(best.shape, np.int64)
+    for index, layer in enumerate(scores[1:], 1):
         larger = _enlarge(layer, size)
-        if classes is None:
-            classes = np.zeros(larger.shape, np.int64)
-            continue
         better = larger > best
         best, classes = np.where(better, larger, best), np.where(better, index, classes)
-    assert classes is not None
     return classes
 
 

@@ -1,4 +1,4 @@
-"""A photo with what was found in it: boxes with names and scores, masks laid over, a legend of a mask's classes."""
+"""Draw a finding into its photo: boxes with names and scores, masks laid over, a legend of a mask's classes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def color_text(index: int) -> str:
 
 
 def name_of(entry: Box | Region) -> str:
-    """What a box or region is called: its label, else its class's number; one line, at most 40 characters."""
+    """The name of a box or region: its label, else its class's number; one line, at most 40 characters."""
     text = escape_text(entry.label) if entry.label else f"class {entry.index}"
     return text if len(text) <= _LONGEST_LABEL else f"{text[: _LONGEST_LABEL - 3]}..."
 
@@ -81,11 +81,11 @@ class _Brush:
         )
 
     def outline(self, box: Box) -> None:
-        """The box itself."""
+        """Draw a box's edges."""
         self.draw.rectangle(box.corners, outline=color_of(box.index), width=self.line)
 
     def tag(self, text: str, color: Color, corner: tuple[float, float]) -> None:
-        """A line of text on its class's colour; moved so far that it is inside of the image."""
+        """Draw a line of text on its class's colour, moved into the image where it would hang over."""
         width = self.draw.textlength(text, font=self.font) + self.height / 2
         x = max(0, min(corner[0], self.size[0] - width))
         y = max(0, min(corner[1], self.size[1] - self.height))

@@ -1,4 +1,4 @@
-"""What a recognised model found in each picture of a run, and that as a document."""
+"""Read a recognised model's outputs: the findings in each picture of a run, and a finding as JSON."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ def find_all(
     labels: Sequence[str],
     limits: Limits,
 ) -> list[Finding]:
-    """What is in each picture of a batch; ``placements`` has one for each."""
+    """The findings in each picture of a batch; ``placements`` has one for each picture.
+
+    InputError if the outputs contradict their form.
+    """
     with np.errstate(all="ignore"):  # NaN and infinity are no boxes
         if found.kind == "mask":
             return [find_regions(outputs, row, found, place, labels) for row, place in enumerate(placements)]
-        return [find_boxes(outputs, row, found, place, labels, limits) for row, place in enumerate(placements)]
+        own = [outputs] * len(placements)
+        if found.form == "tensors" and len(placements) > 1:  # a model with a batch has one box for each picture
+            own = [{name: array[row : row + 1] for name, array in outputs.items()} for row in range(len(placements))]
+        return [find_boxes(own[row], row, found, place, labels, limits) for row, place in enumerate(placements)]
 
 
 def rule_text(outputs: Mapping[str, Array], found: Recognised) -> str:
-    """By which rule the outputs are read, with what their values add to it."""
+    """The rule by which the outputs are read. For a mask of one number a pixel, their values decide the threshold."""
     return f"{found.rule}; {threshold_text(outputs, found)}" if found.form == "threshold" else found.rule
 
 

@@ -4,7 +4,7 @@ Nothing is guessed silently: ``Recognised.rule`` says what was found and why, an
 metadata of ultralytics' exporter, or by names, shapes and dtypes. Where shapes alone could mean something else
 (an image as output, a depth map), ``sure`` is False: such an output is read only if somebody asks for it.
 
-A model's own metadata has the last word: ``draw`` is "boxes", "mask" or "none".
+A model's own metadata may restrict the rules: ``draw`` is "boxes", "mask" or "none". Only a caller outweighs it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trnrt.inputs.ultralytics import is_ultralytics, ultralytics_names, ultralytics_point_numbers
-from trnrt.text import list_text, quote, shape_text
+from trnrt.text import count_text, list_text, quote, shape_text
 
 if TYPE_CHECKING:
     from trnrt.importer import TensorInfo
@@ -23,6 +23,8 @@ KINDS = ("boxes", "mask")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INTEGERS = ("int32", "int64", "uint8")
 
+TASKS = ("detect", "segment", "pose", "obb", "classify")
+"""ultralytics' tasks, which say what the outputs are: no other rule guesses then."""
 STRIDES = (8, 16, 32)
 """Pixels per anchor, along each side, of the three grids of YOLO's heads."""
 MOST_ROWS = 1000
@@ -34,7 +36,7 @@ _ROW = 6  # x1, y1, x2, y2, score, class
 
 @dataclass(frozen=True)
 class Recognised:
-    """What a model's outputs are.
+    """A model's outputs, recognised as boxes or as a mask.
 
     ``form`` names the reader in ``boxes`` or ``masks``; ``parts`` has the output of each role that it reads.
     ``classes``: the number of classes, where the form needs it; ``axis``: the dimension of the classes of a mask.
@@ -51,7 +53,7 @@ class Recognised:
 
 @dataclass(frozen=True)
 class _Model:
-    """What the rules look at. ``sides``: the input's height and width, None where open."""
+    """The facts that rules look at. ``sides``: the input's height and width, None where open."""
 
     outputs: Sequence[TensorInfo]
     metadata: Mapping[str, str]
@@ -70,7 +72,7 @@ def recognise(
     sides: tuple[int | None, int | None],
     kind: str | None = None,
 ) -> Recognised | None:
-    """What the outputs are, by the first rule that applies; None if none does.
+    """Recognise boxes or a mask in the outputs, by the first rule that applies; None if none does.
 
     ``labels``: the model's class names; ``sides``: its input's height and width, None where open. ``kind`` restricts
     the answer to one of ``KINDS``, as the metadata's ``draw`` does; a ``kind`` given outweighs that.
@@ -80,7 +82,7 @@ def recognise(
         return None
     wanted = kind or (declared if declared in KINDS else None)
     model = _Model(model_outputs, metadata, labels, sides)
-    for rule in _RULES:
+    for rule in (_by_ultralytics,) if model.task in TASKS else _RULES:
         found = rule(model)
         if found is not None and wanted in (None, found.kind):
             return found
@@ -102,10 +104,13 @@ def _by_ultralytics(model: _Model) -> Recognised | None:
     main, prototypes = _only(model.outputs, _FLOATS, 3), _only(model.outputs, _FLOATS, 4)
     if main is None or (model.task == "segment") != (prototypes is not None):
         return None
-    parts = {"main": main.name} | ({} if prototypes is None else {"prototypes": prototypes.name})
+    parts = {"main": main.name}
     classes, more = len(ultralytics_names(model.metadata)), 0
     said = f"ultralytics' metadata says task {model.task}"
-    if prototypes is not None and isinstance(prototypes.shape[1], int):
+    if prototypes is not None:
+        if not isinstance(prototypes.shape[1], int):
+            return None
+        parts["prototypes"] = prototypes.name
         more, said = prototypes.shape[1], f"{said}; {quote(prototypes.name)} holds prototypes of masks"
     if model.task == "pose":
         more, said = ultralytics_point_numbers(model.metadata), f"{said}; key points are left out"
@@ -159,7 +164,7 @@ def _rows_text(main: TensorInfo) -> str:
 def _anchors_text(main: TensorInfo, classes: int) -> str:
     return (
         f"{quote(main.name)} {shape_text(main.shape)} has a centre, a size and scores of "
-        f"{classes} {'class' if classes == 1 else 'classes'} for each anchor"
+        f"{count_text(classes, 'class', 'classes')} for each anchor"
     )
 
 
@@ -172,20 +177,21 @@ def _by_class_scores(model: _Model) -> Recognised | None:
     if not found:
         return None
     scores = found[0]
-    axes = [axis for axis in (1, 3) if _is_grid(scores, axis, model.sides) and isinstance(scores.shape[axis], int)]
-    if len(axes) != 1:
+    grids = [(axis, scores.shape[axis]) for axis in (1, 3) if _is_grid(scores, axis, model.sides)]
+    counts = [(axis, count) for axis, count in grids if isinstance(count, int) and count > 0]
+    if len(counts) != 1:
         return None
-    count = int(scores.shape[axes[0]] or 0)
+    ((axis, count),) = counts
     first = "" if len(found) == 1 else f", the first of {len(found)} such outputs,"
     shown = f"{quote(scores.name)} {shape_text(scores.shape)}{first}"
     named = len(model.labels) == count or model.metadata.get("draw", "").strip().lower() == "mask"
     parts = {"scores": scores.name}
     if count == 1:
         rule = f"{shown} has one number for each pixel"
-        return Recognised("mask", "threshold", parts, rule, sure=named, classes=1, axis=axes[0])
+        return Recognised("mask", "threshold", parts, rule, sure=named, classes=1, axis=axis)
     rule = f"{shown} has a score of each of {count} classes for each pixel"
     # As many numbers as an image has channels may be an image.
-    return Recognised("mask", "scores", parts, rule, sure=named or count > 4, classes=count, axis=axes[0])
+    return Recognised("mask", "scores", parts, rule, sure=named or count > 4, classes=count, axis=axis)
 
 
 def _by_class_map(model: _Model) -> Recognised | None:
@@ -202,8 +208,10 @@ def _by_class_map(model: _Model) -> Recognised | None:
 
 
 def _is_grid(output: TensorInfo, axis: int | None, sides: tuple[int | None, int | None]) -> bool:
-    """True if the dimensions but the first and ``axis`` are the input's sides, in one ratio; open ones may be any."""
+    """True if the dimensions but the first and ``axis`` are the input's sides, in one ratio, or both open."""
     grid = [dim for d, dim in enumerate(output.shape) if d not in (0, axis)]
+    if isinstance(grid[0], int) != isinstance(grid[1], int):
+        return False
     known = [(dim, side) for dim, side in zip(grid, sides, strict=True) if isinstance(dim, int) and side is not None]
     ratios = {round(dim / side, 1 if dim > side else 3) for dim, side in known}
     return len(ratios) <= 1 and all(
