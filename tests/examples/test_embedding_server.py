@@ -18,7 +18,8 @@ from sentence_folder import DATA, MAX_LENGTH, TEXTS, WIDTH, cosines, encode, wri
 from tokenizers import Tokenizer
 from tokenizers.normalizers import BertNormalizer
 
-from trnrt.errors import OptionError
+from trnrt import InferenceSession
+from trnrt.errors import BackendError, OptionError
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +260,12 @@ def test_the_command_line_says_what_is_wrong(
     assert "can't read" in main(tmp_path, DATA / "model.onnx")
     assert "error: " in main(folder, tmp_path / "none.onnx")
     assert "lengths '4,x' are not whole numbers" in main(folder, DATA / "model.onnx", "--lengths", "4,x")
+
+
+def test_a_length_beyond_the_models_positions_is_refused() -> None:
+    with pytest.raises(BackendError, match="can't run sequences of 32 and 64") as caught:
+        InferenceSession(DATA / "model.onnx", lengths=[64])
+    assert "lengths that the model takes" in str(caught.value.hint)
 
 
 def test_a_graph_that_sees_the_padding_is_refused(folder: Path) -> None:

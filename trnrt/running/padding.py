@@ -47,8 +47,9 @@ def open_lengths(
         )
     except Exception as error:  # onnxruntime's errors share no base class
         raise BackendError(
-            f"onnxruntime can't run the model to check that padding changes no output: {one_line(str(error))}",
-            hint="without --lengths, nothing is padded",
+            f"onnxruntime can't run sequences of {size // 2} and {size}, to check that padding changes no output: "
+            f"{one_line(str(error))}",
+            hint="give lengths that the model takes, or leave --lengths out",
         ) from None
     names = [info.name for info in model.outputs]
     outputs = {n: _cut_axes(n, one, other, size) for n, one, other in zip(names, alone, padded, strict=True)}
