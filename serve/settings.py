@@ -127,7 +127,7 @@ class ServeSettings(BaseSettings):
     @field_validator("pad")
     @classmethod
     def _check_numbers(cls, pad: list[str]) -> list[str]:
-        """Refuse what is no input with a number."""
+        """Refuse texts other than INPUT=NUMBER."""
         from trnrt.running.lengths import parse_pad
 
         try:
@@ -157,9 +157,9 @@ class ServeSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_pads(self) -> ServeSettings:
-        """Refuse what fills up sequences if there are no lengths."""
+        """Refuse pads without lengths."""
         if self.pad and not self.lengths:
-            raise ValueError("--pad has no meaning without --lengths: say which lengths to compile for, too")
+            raise ValueError("--pad has no meaning without --lengths: name the lengths to compile for, too")
         return self
 
     @model_validator(mode="after")

@@ -76,8 +76,8 @@ class InferenceSession:
     - ``cache``: keep plans, in ``cache_dir`` or the default directory.
     - ``calibration``: typical inputs, or their file: the ranges of 8-bit floats are measured on them, by onnxruntime.
     - ``narrow``: the layers in 8-bit floats: those that are "faster" so, except the first and the last, or "all".
-    - ``lengths``: the sequence lengths to compile for; others are padded to the next one, and outputs cut back. A model
-      whose outputs depend on padded places is refused: onnxruntime runs it, to check that.
+    - ``lengths``: the sequence lengths to compile for; others are padded to the next one, and outputs cut back. At
+      the start, onnxruntime checks that padding changes no output; a model that fails this check is refused.
     - ``pads``: with ``lengths``, the number in an input's padded places; 0 by default.
     - ``device``: the NeuronCores to use, and the time limit of a run. With its ``lnc`` 2, the two physical cores of a
       logical one divide the work where that is predicted to be faster, on the simulator, too.
@@ -138,7 +138,7 @@ class InferenceSession:
         self._plan_with(Planner(self.model, options, cache))
 
     def _open_lengths(self, options: PlanOptions, more: MoreOptions) -> PlanOptions:
-        """Check the lengths; return the options with the largest as the size that the model leaves open."""
+        """Check the lengths, and return the options with the largest one for the sizes that the model leaves open."""
         self.lengths: Lengths | None = None
         sizes, pads = more.get("lengths"), more.get("pads")
         if sizes is not None:
@@ -146,7 +146,7 @@ class InferenceSession:
             longest = self.lengths.shapes(self.model, self.lengths.sizes[-1])
             return replace(options, shapes=options.shapes or longest)
         if pads:
-            raise OptionError("pads say what fills sequences up, and there are no lengths", hint="give lengths, too")
+            raise OptionError("pads are for padded sequences, and there are no lengths", hint="give lengths, too")
         return options
 
     def _plan_with(self, planner: Planner) -> None:
@@ -274,7 +274,8 @@ class InferenceSession:
         Returns them, and the predicted latency of ``batch`` rows of each length that was considered. OptionError if the
         model has no sequence, or padding changes its outputs.
         """
-        lengths = open_lengths(self.model, self.serialized(), sorted(expected))
+        pads = None if self.lengths is None else self.lengths.pads
+        lengths = open_lengths(self.model, self.serialized(), sorted(expected), pads)
         timed: dict[int, Range] = {}
 
         def latency_us(length: int) -> float:
@@ -282,7 +283,7 @@ class InferenceSession:
             timed[length] = self.with_options(options).latency(batch)
             return timed[length].us
 
-        # A larger one may be more than the model's positions.
+        # A model may have no positions beyond the longest sequence.
         return choose_buckets(expected, latency_us, most=most, largest_size=max(expected)), timed
 
     def shapes_for(self, batch: int = 1) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""What a sentence-transformers folder says about its model: how texts become tokens, and tokens an embedding."""
+"""Read a sentence-transformers folder: its longest text, its prompt, its pooling and its normalisation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LARGEST = 10**6
 
 
 class FolderError(ValueError):
-    """The folder is none of sentence-transformers, or has what this example does not do."""
+    """The folder is not as sentence-transformers writes it, or its model has a part that this example can't run."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,14 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Read the folder's own files. FolderError for modules that this example does not export."""
+    """Read the folder's settings. FolderError for files that are missing or wrong, and for other modules."""
+    try:
+        return _read_settings(path)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise FolderError(f"{path}: a settings file is not as sentence-transformers writes it: {error!r}") from None
+
+
+def _read_settings(path: Path) -> Folder:
     kinds = [(module["type"].rpartition(".")[2], path / module["path"]) for module in _read(path / "modules.json")]
     names = [kind for kind, _ in kinds]
     if names not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):

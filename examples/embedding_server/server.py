@@ -17,7 +17,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import uvicorn
 from embedding import BATCHES, Embedder
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from folder import FolderError, read_folder
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
@@ -67,7 +70,7 @@ class Queue:
         return await answer
 
     async def work(self) -> None:
-        """Compute what waits, without end."""
+        """Compute the waiting requests, again and again."""
         while True:
             await self._came.wait()
             self._came.clear()
@@ -92,7 +95,7 @@ def _settle_all(batch: Sequence[tuple[list[Encoding], asyncio.Future[Vectors]]],
 
 
 def make_app(embedder: Embedder, name: str) -> FastAPI:
-    """The application; it takes requests when every length is compiled."""
+    """The application; it takes requests once every length is compiled."""
     queue: Queue
 
     @asynccontextmanager
@@ -108,6 +111,7 @@ def make_app(embedder: Embedder, name: str) -> FastAPI:
         embedder.session.close()
 
     app = FastAPI(title="trnrt embedding server", lifespan=lifespan)
+    app.add_exception_handler(RequestValidationError, _refuse)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -134,6 +138,13 @@ def make_app(embedder: Embedder, name: str) -> FastAPI:
         return {"object": "list", "data": data, "model": name, "usage": usage}
 
     return app
+
+
+async def _refuse(_request: Request, error: Exception) -> JSONResponse:
+    """422 with the reasons, but without the input: it may be long, or hold what no JSON can (NaN, half a character)."""
+    assert isinstance(error, RequestValidationError)
+    reasons = [{name: value for name, value in reason.items() if name != "input"} for reason in error.errors()]
+    return JSONResponse({"detail": jsonable_encoder(reasons)}, 422)
 
 
 def _base64(row: Vectors) -> str:

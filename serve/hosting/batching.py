@@ -39,7 +39,7 @@ class Inference:
     """An answer, and its time: waiting for the model, waiting for the batch, and computing it.
 
     ``described``: the model that computed it, which may have been replaced when the answer is written.
-    ``length``, ``length_bucket``: of its sequences, and what they were padded to; 0 for a model without lengths.
+    ``length``, ``length_bucket``: of its sequences, before and after padding; 0 for a model without lengths.
     """
 
     outputs: dict[str, Array]

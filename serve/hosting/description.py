@@ -30,8 +30,8 @@ class Description:
     ``buckets``: the rows it is compiled for; () without a batch, or if rows depend on each other: then it compiles
     for each request's shape
     ``predictions``: the device's time by bucket (or for 1 row), where there is a prediction
-    ``by_length``: the same by sequence length, for a model that is compiled for several; ``predictions`` has the
-    longest's
+    ``by_length``: the same by sequence length, for a model with ``--lengths``; ``predictions`` are those of the
+    longest
     ``mixing``: why rows of different requests can't share a batch; None if they can
     ``version``: of the file; replicas of Ray Serve tell it
     """

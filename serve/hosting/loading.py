@@ -169,7 +169,7 @@ class LoadedModel:
 
 
 def with_length(inference: Inference, fitted: Fitted, metrics: ModelMetrics) -> Inference:
-    """An answer to padded inputs, cut back to the request's length, which is counted."""
+    """An answer to padded inputs, cut back to the request's length; the metrics count its places."""
     metrics.count_places(inference.rows, fitted.length, fitted.size)
     outputs = fitted.cut(inference.outputs)
     return replace(inference, outputs=outputs, length=fitted.length, length_bucket=fitted.size)

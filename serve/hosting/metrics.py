@@ -142,7 +142,7 @@ class ModelMetrics:
         self._pending.inc(change)
 
     def count_places(self, rows: int, length: int, size: int) -> None:
-        """A request's ``rows`` sequences of ``length`` were padded to ``size``; 0 without lengths."""
+        """Count the places of ``rows`` sequences of ``length`` that were padded to ``size``; 0 without lengths."""
         if size:
             self._families.places.labels(self._name, "given").inc(rows * length)
             self._families.places.labels(self._name, "padding").inc(rows * (size - length))

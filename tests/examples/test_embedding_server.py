@@ -15,8 +15,11 @@ import server
 from embedding import Embedder, default_lengths
 from folder import FolderError, read_folder
 from sentence_folder import DATA, MAX_LENGTH, TEXTS, WIDTH, cosines, encode, write_folder, write_weights
+from tokenizers import Tokenizer
+from tokenizers.normalizers import BertNormalizer
 
-from trnrt.errors import OptionError
+from trnrt import InferenceSession
+from trnrt.errors import BackendError, OptionError
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,30 @@ def test_texts_of_one_length_bucket_run_together(embedder: Embedder, monkeypatch
 def test_a_length_below_the_folders_limit_truncates(folder: Path, tmp_path: Path) -> None:
     model = Embedder(read_folder(folder), DATA / "model.onnx", lengths=[4], buckets=[1], cache_dir=tmp_path)
     assert [len(one.ids) for one in model.tokenize(TEXTS)] == [3, 4, 4, 2, 3, 4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "told"),
+    [
+        ([1], "length 1 holds no word: the tokenizer adds 2 tokens"),
+        ([8, 25], "length 25 is never used: .* to 24 tokens"),
+    ],
+)
+def test_lengths_that_suit_no_text_are_refused(folder: Path, lengths: list[int], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        Embedder(read_folder(folder), DATA / "model.onnx", lengths=lengths)
+
+
+def test_lower_case_keeps_special_tokens(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(write_folder(tmp_path) / "tokenizer.json"))
+    tokenizer.normalizer = BertNormalizer(lowercase=False)
+    tokenizer.add_special_tokens(["[SEP]"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    edit(tmp_path / "sentence_bert_config.json", do_lower_case=True)
+    edit(tmp_path / "config_sentence_transformers.json", prompts={"query": "THE "}, default_prompt_name="query")
+    model = Embedder(read_folder(tmp_path), DATA / "model.onnx", lengths=[8], cache_dir=tmp_path / "cache")
+    (found,) = model.tokenize(["A Dog [SEP] CAT"])
+    assert found.tokens == ["[CLS]", "the", "a", "dog", "[SEP]", "cat", "[SEP]"]
 
 
 def test_default_lengths() -> None:
@@ -117,6 +144,22 @@ def test_bad_requests(embedder: Embedder) -> None:
         {"texts": ["a" * (server.MOST_CHARACTERS + 1)]},
     ]
     assert [answer.status_code for answer in asked(embedder, *(("/embed", body) for body in bad))] == [422] * len(bad)
+
+
+@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings"])
+@pytest.mark.parametrize(
+    "text", [r'"\ud800"', "NaN", '{"a": 1}', f'["{"a" * 1_000_000}"]', "[" + '"a",' * 9_999 + '"a"]']
+)
+def test_bad_texts_get_a_short_answer(embedder: Embedder, path: str, text: str) -> None:
+    async def work() -> httpx.Response:
+        transport = httpx.ASGITransport(app=server.make_app(embedder, "tiny"), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, headers={"Content-Type": "application/json"}) as client:
+            field = "texts" if path == "/embed" else "input"
+            return await client.post(f"http://server{path}", content=f'{{"{field}": {text}}}')
+
+    answer = asyncio.run(work())
+    assert answer.status_code == 422 and len(answer.content) < 1000
+    assert all(reason["msg"] for reason in answer.json()["detail"])
 
 
 def test_requests_that_wait_run_together(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +235,18 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     with pytest.raises(FolderError, match="has the modules Transformer, Dense"):
         read_folder(tmp_path)
+    for content in ('{"a": 1}', "[[1]]", "3"):
+        (tmp_path / "modules.json").write_text(content, encoding="utf-8")
+        with pytest.raises(FolderError, match="a settings file is not as sentence-transformers writes it"):
+            read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "{}"])
+def test_a_tokenizer_that_cant_be_read(tmp_path: Path, content: str | None) -> None:
+    path = write_folder(tmp_path) / "tokenizer.json"
+    path.unlink() if content is None else path.write_text(content, encoding="utf-8")
+    with pytest.raises(FolderError, match=r"can't read .*tokenizer\.json"):
+        Embedder(read_folder(tmp_path), DATA / "model.onnx", lengths=[8])
 
 
 def test_the_command_line_says_what_is_wrong(
@@ -205,6 +260,12 @@ def test_the_command_line_says_what_is_wrong(
     assert "can't read" in main(tmp_path, DATA / "model.onnx")
     assert "error: " in main(folder, tmp_path / "none.onnx")
     assert "lengths '4,x' are not whole numbers" in main(folder, DATA / "model.onnx", "--lengths", "4,x")
+
+
+def test_a_length_beyond_the_models_positions_is_refused() -> None:
+    with pytest.raises(BackendError, match="can't run sequences of 32 and 64") as caught:
+        InferenceSession(DATA / "model.onnx", lengths=[64])
+    assert "lengths that the model takes" in str(caught.value.hint)
 
 
 def test_a_graph_that_sees_the_padding_is_refused(folder: Path) -> None:

@@ -94,6 +94,18 @@ def test_the_padded_number_may_matter_and_can_be_given() -> None:
     np.testing.assert_array_equal(session.run(None, {"ids": np.array([[1, 7, 3, 4, 7]])})[0], [3])
 
 
+# The 4 padded places change the output by less than 1e-4 of it.
+COUNTS = """<ir_version: 8, opset_import: ["" : 17]>
+g (int64[batch,sequence] x) => (int64[batch] count)
+<int64 least = {100000}, int64[1] axis = {1}, int64 one = {1}> { zero = Sub(x, x)  ones = Add(zero, one)
+  places = ReduceSum<keepdims = 0>(ones, axis)  count = Add(places, least) }"""
+
+
+def test_integer_outputs_must_be_equal() -> None:
+    with pytest.raises(OptionError, match=r"padding changes output 'count': .* differ by up to 4"):
+        trnrt.InferenceSession(parser.parse_model(COUNTS).SerializeToString(), lengths=[8])
+
+
 GROWS = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[batch,sequence] x) => (float[batch,twice] y) { y = Concat<axis = 1>(x, x) }"""
 
@@ -149,7 +161,12 @@ def test_a_model_without_a_sequence_is_refused(text: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pads", "told"), [({"ids": 1.5}, "the input is int64"), ({"types": 1}, "'types', which has no open length")]
+    ("pads", "told"),
+    [
+        ({"ids": 1.5}, "the input is int64"),
+        ({"ids": 1e30}, "the input is int64"),
+        ({"types": 1}, "'types', which has no open length"),
+    ],
 )
 def test_pads_that_fit_nothing_are_refused(pads: dict[str, float], told: str) -> None:
     with pytest.raises(OptionError, match=told):
@@ -173,6 +190,15 @@ def test_lengths_are_sorted_and_pads_are_numbers() -> None:
         check_lengths([])
 
 
+def test_numpys_lengths_are_numbers_and_texts_are_none() -> None:
+    session = trnrt.InferenceSession(encoder(), lengths=np.array([8, 4]))  # type: ignore[arg-type]
+    assert session.lengths is not None and session.lengths.sizes == (4, 8)
+    assert session.run(None, sentences(1, 3))[1].shape == (1, 3, 8)
+    for wrong in ("48", 8, [4.5]):
+        with pytest.raises(OptionError, match="are not whole numbers"):
+            check_lengths(wrong)  # type: ignore[arg-type]
+
+
 def test_an_input_with_the_length_twice_is_padded_on_both_axes() -> None:
     lengths = Lengths((4,), {"scores": (1, 2)}, {"scores": -1})
     fitted = lengths.fit({"scores": np.ones((1, 3, 3), np.float32)})
@@ -187,3 +213,9 @@ def test_lengths_are_chosen_by_predicted_time() -> None:
     assert timed[3].us < timed[200].us
     with pytest.raises(OptionError, match="padding changes output"):
         trnrt.InferenceSession(encoder(masked_mean=False)).choose_lengths({8: 1})
+
+
+def test_lengths_are_chosen_with_the_sessions_pads() -> None:
+    session = trnrt.InferenceSession(parser.parse_model(BY_ID).SerializeToString(), lengths=[8], pads={"ids": 7})
+    chosen, _ = session.choose_lengths({5: 1})
+    assert chosen == (5,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from onnx import parser
 
 import trnrt
 from trnrt.errors import BackendError, InputError, OptionError
+from trnrt.nki.machine.execute import Executor
 
 MODELS = Path(__file__).parents[2] / "models"
 CNN = MODELS / "digits_cnn.onnx"
@@ -252,6 +255,22 @@ def test_unknown_output_dtype_target_and_backend() -> None:
         trnrt.InferenceSession(small("N"), backend="gpu")
     with pytest.raises(BackendError, match="neuron"):
         trnrt.InferenceSession(small("N"), backend="neuron")
+
+
+def test_threads_share_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = trnrt.InferenceSession(small("N"), buckets=[1])
+    rows = [np.full((1, 3), number, np.float32) for number in range(1, 5)]
+    want = [session.run(None, {"x": row})[0] for row in rows]
+    restore = Executor.restore
+
+    def wait(executor: Executor) -> None:
+        time.sleep(0.02)  # the inputs are loaded: another thread would overwrite them now
+        restore(executor)
+
+    monkeypatch.setattr(Executor, "restore", wait)
+    with ThreadPoolExecutor(len(rows)) as pool:
+        found = list(pool.map(lambda row: session.run(None, {"x": row})[0], rows))
+    np.testing.assert_array_equal(found, want)
 
 
 def test_random_inputs_are_seeded() -> None:

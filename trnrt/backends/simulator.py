@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -46,17 +47,21 @@ def trace_plan(plan: Plan, path: Path, source: bytes) -> list[Program]:
 
 
 class SimulatedKernel:
-    """A traced and bound kernel, with the program of each core; weights stay loaded between runs."""
+    """A traced and bound kernel, with the program of each core; weights stay loaded between runs.
+
+    Several threads may call ``run``: one runs at a time, since all runs of a kernel use the same simulated memory.
+    """
 
     def __init__(self, programs: Sequence[Program], plan: Plan) -> None:
-        self.programs = programs
+        self.programs, self._lock = programs, Lock()
         given = dict(enumerate(plan.weights.values(), start=len(plan.inputs)))
         alone = len(programs) == 1
         self._executor = Executor(programs[0], given=given) if alone else CoreGroup(programs, given=given)
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Replay the programs on new inputs."""
-        return self._executor.run(inputs)
+        with self._lock:
+            return self._executor.run(inputs)
 
     def close(self) -> None:
         """Do nothing: a simulated kernel holds no device."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from trnrt.session import InferenceSession
 
 
+_PLURALS = {"batch": "batches", "length": "lengths"}
+
+
 def choose(model: Path, options: SessionOptions, expected: str, most: int, reporting: Reporting) -> None:
     """Choose buckets; print the cost of each expected batch alone and in its bucket."""
     weights = parse_distribution(expected)
@@ -58,7 +61,7 @@ def _header(session: InferenceSession) -> dict[str, Any]:
 def _weights_document(
     weights: Mapping[int, float], buckets: tuple[int, ...], latency: Mapping[int, Range], what: str = "batch"
 ) -> dict[str, Any]:
-    """Each size in its bucket, and the mean cost of a run; ``what``: a "batch" or a "length"."""
+    """Each size in its bucket, and the mean cost of a run. ``what`` the sizes are of: "batch" or "length"."""
     total = sum(weights.values())
     rows = []
     for size in sorted(weights):
@@ -76,8 +79,8 @@ def _weights_document(
             }
         )
     mean = sum(row["weight"] * row["bucket_us"] for row in rows)
-    several = {"batch": "batches", "length": "lengths"}[what]
-    return {"buckets": list(buckets), "expected_us": mean, "one_bucket_us": latency[buckets[-1]].us, several: rows}
+    one = latency[buckets[-1]].us
+    return {"buckets": list(buckets), "expected_us": mean, "one_bucket_us": one, _PLURALS[what]: rows}
 
 
 def _text(document: Mapping[str, Any], what: str, flag: str) -> str:
@@ -92,7 +95,7 @@ def _text(document: Mapping[str, Any], what: str, flag: str) -> str:
             f"{row['bucket_us']:,.1f}",
             str(row["padding"]) if row["padding"] else "",
         )
-        for row in document["batches" if what == "batch" else "lengths"]
+        for row in document[_PLURALS[what]]
     ]
     table = plain_table((what, "share", "alone, us", "bucket", "in it, us", "padding"), rows, right=range(6))
     chosen = ",".join(map(str, document["buckets"]))

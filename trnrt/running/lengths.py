@@ -1,13 +1,15 @@
-"""Sequences of any length from a few compiled ones: padded at the end to the next length, with the outputs cut back.
+"""Run sequences of any length with a few compiled lengths: pad them to the next one, and cut the outputs back.
 
-The sequence is what a model's inputs leave open beside the batch: ``input_ids`` [batch, sequence], ``attention_mask``
-[batch, sequence]. Padding is right only if no output depends on the padded places; ``padding`` checks it.
+The sequence is the dimension that a model's inputs leave open beside the batch: ``input_ids`` [batch, sequence],
+``attention_mask`` [batch, sequence]. Padding is right only if no output depends on the padded
+places; ``padding`` checks it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -22,9 +24,9 @@ Axes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Fitted:
-    """Inputs of one ``length``, padded to ``size``; ``outputs`` has the axes of each output that are the sequence.
+    """Inputs of one ``length``, padded to ``size``; ``outputs`` has the sequence axes of each output.
 
-    Both are 0 for inputs of a session without lengths.
+    Length and size are 0 for inputs of a session without lengths.
     """
 
     arrays: dict[str, Array]
@@ -49,8 +51,8 @@ class Fitted:
 class Lengths:
     """The lengths that a model is compiled for, in order.
 
-    ``inputs`` and ``outputs``: the axes of each that are the sequence. ``pads``: the numbers in padded places, by
-    input; 0 if not named.
+    ``inputs`` and ``outputs``: the sequence axes of each. ``pads``: the numbers in padded places, by input; 0 if not
+    named.
     """
 
     sizes: tuple[int, ...]
@@ -89,8 +91,11 @@ class Lengths:
 
 
 def check_lengths(lengths: Iterable[int]) -> tuple[int, ...]:
-    """The lengths in order, without duplicates; OptionError if there is none, or one is below 1."""
-    sizes = tuple(sorted(set(lengths)))
+    """The lengths in order, without duplicates; OptionError unless they are whole numbers of 1 or more."""
+    try:
+        sizes = tuple(sorted({index(length) for length in lengths}))
+    except TypeError:
+        raise OptionError(f"lengths {lengths!r} are not whole numbers", hint="give a list, as [32, 64, 128]") from None
     if not sizes or sizes[0] < 1:
         found = f"a length is {sizes[0]}" if sizes else "there are no lengths"
         raise OptionError(found, hint="give lengths of 1 or more, as in --lengths 32,64,128")
@@ -127,7 +132,9 @@ def sequence_lengths(model: ImportedModel, sizes: Iterable[int], pads: Mapping[s
         if name not in inputs:
             raise OptionError(f"--pad names {quote(name)}, which has no open length", hint=f"use {names_text(inputs)}")
         dtype = next(as_numpy(info.dtype) for info in model.inputs if info.name == name)
-        if dtype.kind in "iub" and float(np.array(value).astype(dtype)) != value:
+        with np.errstate(invalid="ignore"):  # a number outside the type's range becomes another one
+            same = float(np.array(value).astype(dtype)) == value
+        if dtype.kind in "iub" and not same:
             raise OptionError(f"--pad {name}={value:g}: the input is {dtype}", hint="give a number of this type")
     return Lengths(check_lengths(sizes), inputs, dict(pads or {}))
 
@@ -142,7 +149,7 @@ def has_sequence(model: ImportedModel) -> bool:
 
 
 def _open_axes(model: ImportedModel, info: TensorInfo) -> tuple[int, ...]:
-    """The axes of an input that are open and not the batch. OptionError for two that may differ, as of an image."""
+    """The axes of an input that are open and not the batch. OptionError for two sizes that may differ: an image's."""
     if info.name in model.parameters:
         return ()
     first = 1 if isinstance(model.batch, str) and info.shape else 0

@@ -1,4 +1,4 @@
-"""onnxruntime on the CPU as the reference: it runs a whole model."""
+"""Run a whole model with onnxruntime on the CPU, as the reference."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def open_model(model: str | bytes, *, threads: int = 0) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
-    # Else it computes floats of quantised models in 8 bits (MatMulNBits for MatMul: 2 % off).
+    # Otherwise it computes floats of quantised models in 8 bits (MatMulNBits for MatMul: 2 % off).
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def run_session(reference: Any, feeds: Mapping[str, Array]) -> list[Any]:
-    """The outputs of an onnxruntime session, which itself neither takes nor makes numpy arrays of bfloat16."""
+    """The outputs of an onnxruntime session, bfloat16 too, which its own ``run`` neither takes nor returns as numpy."""
     import ml_dtypes
     import onnxruntime
 
