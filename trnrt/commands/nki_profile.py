@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trnrt import __version__
 from trnrt.commands.options import Reporting
-from trnrt.commands.profile import Files, compare, page_text, prepare, warn
+from trnrt.commands.profiling import Files, compare, page_text, prepare, warn
 from trnrt.commands.records import Tracing, Views
 from trnrt.errors import OptionError
 from trnrt.report.comparing import Baseline

@@ -10,10 +10,9 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from inspect import isfunction
 from pathlib import Path
 from tokenize import open as open_source
@@ -36,6 +35,7 @@ from trnrt.nki.sim.subset import check_api, check_source, load_api
 from trnrt.nki.sim.subset_api import find_deprecated
 from trnrt.nki.sim.subset_constants import check_constants
 from trnrt.nki.sim.subset_source import Finding
+from trnrt.nki.tolerating import tolerate_zeros
 
 UNWRITTEN = "unwritten-memory"
 _WRITE_IT = "Write it first (nisa.memset, a copy), or use the part that is written: a device has any bytes there"
@@ -261,34 +261,9 @@ def _finding(error: KernelError, place: Source) -> Finding:
     return Finding(place.file, place.line, 1, rule.group(1) if rule else "kernel", message, instead)
 
 
-@contextmanager
-def _tolerate_zeros() -> Iterator[None]:
-    """Let a script run whose kernels return zeros: numpy's comparisons succeed, so that it reaches its next kernel.
-
-    It prints to stderr, since stdout is for the report.
-    """
-    import numpy.testing
-
-    answers: list[tuple[Any, str, bool | None]] = [(np, "allclose", True), (np, "array_equal", True)]
-    answers += [(numpy.testing, name, None) for name in vars(numpy.testing) if name.startswith("assert_")]
-    before = [(module, name, getattr(module, name)) for module, name, _ in answers]
-    for module, name, answer in answers:
-        setattr(module, name, partial(_answer, answer))
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        for module, name, function in before:
-            setattr(module, name, function)
-
-
-def _answer(answer: bool | None, *args: Any, **kwargs: Any) -> bool | None:
-    return answer
-
-
 def _run_script(script: Path, recorder: _Recorder) -> None:
     report = recorder.report
-    with intercept_calls(recorder), _tolerate_zeros():
+    with intercept_calls(recorder), tolerate_zeros():
         stopped = _ending_error(lambda: scripts.run_main(script))
     if stopped is not None:
         _report_stop(stopped, recorder)
@@ -328,7 +303,7 @@ def _trace_asked(script: Path, asked: Sequence[Call], recorder: _Recorder) -> No
     """Import the script's module without running its kernels, and trace the given calls."""
     module = ModuleType(script.stem)
     unasked = _Recorder(Report(recorder.report.file, recorder.report.target, recorder.report.level), script)
-    with intercept_calls(unasked), _tolerate_zeros():
+    with intercept_calls(unasked), tolerate_zeros():
         stopped = _ending_error(lambda: scripts.import_module(script, module))
     kernels = [_kernel(module, call, stopped, recorder) for call in asked]
     for kernel, call in zip(kernels, asked, strict=True):

@@ -8,27 +8,28 @@ import linecache
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from trnrt.nki.errors import KernelError, TrnrtError
 from trnrt.nki.level import Level, choose_level, default_level
-from trnrt.nki.machine.cores import CoreGroup
+from trnrt.nki.machine.collecting import without_collection
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.execute import Executor, warn_at, without_collection
-from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
+from trnrt.nki.machine.warning import warn_at
 from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, map_tensors
 from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
 from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.launching import LNC_VARIABLE, check_cores, check_level, check_nested, check_options, degree_of_lnc
-from trnrt.nki.sim.printing import printing, show
 from trnrt.nki.sim.scheduling import Edge, apply, check_names, schedule_edges
-from trnrt.nki.sim.subset import check_file
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import JitOptions, Tracer, activate, active_tracer, is_tracing, source_of
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.cores import CoreGroup
+    from trnrt.nki.machine.execute import Executor
 
 __all__ = ["Kernel", "Simulated", "Spec", "intercept_calls", "jit", "simulate", "trace", "trace_cores"]
 
@@ -143,7 +144,7 @@ def trace(
             _check_result([traced])
         (program,) = _finish_programs([traced], made.schedule, limited=limited)
     if strict:
-        check_file(function, level)
+        _check_language(function, level)
     return _warn_doubts([program])[0]
 
 
@@ -202,7 +203,7 @@ class Simulated:
         self.cores = check_cores(degree_of_lnc(made.name, asked, target, self.level), target)
         self.kernel = Kernel(made.function, self.cores, made.schedule, made.options)
         if strict:
-            check_file(self.function, self.level)
+            _check_language(self.function, self.level)
         self._compiled: dict[Hashable, Executor | CoreGroup] = {}
 
     def __getitem__(self, cores: int) -> Simulated:
@@ -255,6 +256,11 @@ class Simulated:
 
     def _executor(self, bound: inspect.BoundArguments, key: Hashable, arrays: Sequence[Array]) -> Executor | CoreGroup:
         if key not in self._compiled:
+            # What runs programs is imported with the first one: many kernels are only traced.
+            from trnrt.nki.machine.cores import CoreGroup
+            from trnrt.nki.machine.execute import Executor
+            from trnrt.nki.sim.printing import printing, show
+
             tracers = [self._tracer(core) for core in range(self.cores)]
             try:
                 with printing(arrays, precise=self.precise):
@@ -310,6 +316,12 @@ def _as_kernel(kernel: Kernel | Callable[..., Any]) -> Kernel:
     return kernel if isinstance(kernel, Kernel) else Kernel(function)
 
 
+def _check_language(function: Callable[..., Any], level: Level) -> None:
+    from trnrt.nki.sim.subset import check_file  # strict kernels only: it loads the tables of NKI's language and API
+
+    check_file(function, level)
+
+
 def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
@@ -348,6 +360,8 @@ def _check_result(programs: Sequence[Program]) -> None:
 
 def _finish_programs(programs: list[Program], schedule: tuple[Edge, ...], *, limited: bool) -> list[Program]:
     """Order the programs of a kernel's cores by its schedule, and give their tiles addresses."""
+    from trnrt.nki.machine.memory import allocate  # it isn't needed to define a kernel
+
     check_names(programs, schedule)
     for program in programs:
         apply(program, schedule)

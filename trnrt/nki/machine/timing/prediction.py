@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from trnrt.nki.machine.collecting import without_collection
 from trnrt.nki.machine.cores import check_meetings
-from trnrt.nki.machine.execute import without_collection
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing.issues import Issues
