@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-from typer.core import TyperGroup
+import click
+from click.exceptions import Exit
 
 from trnrt import __version__
 from trnrt.commands.blas import choose_blas_kernels, limit_blas_threads
@@ -55,9 +55,6 @@ from trnrt.commands.options import (
     TargetFlag,
     UnsupportedFlag,
 )
-from trnrt.commands.plan import plan_command
-from trnrt.commands.predict import predict_command
-from trnrt.commands.quantize import quantize_command
 from trnrt.commands.records import (
     Comparing,
     Device,
@@ -68,16 +65,14 @@ from trnrt.commands.records import (
     Sequences,
     SessionOptions,
     Showing,
-    Verb,
     Viewing,
     Views,
-    takes_records,
 )
-from trnrt.commands.serve import serve_command
+from trnrt.commands.verbs import Verbs, argument
 from trnrt.errors import OptionError
 
 
-class _Verbs(TyperGroup):
+class _AllVerbs(Verbs):
     """The verbs; trnrt's own errors become messages and exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -86,16 +81,12 @@ class _Verbs(TyperGroup):
             return super().invoke(ctx)
 
 
-app = typer.Typer(
-    name="trnrt",
+app = _AllVerbs(
+    "trnrt",
     help="Runs ONNX models on AWS Trainium, and on a simulator of it everywhere else.",
-    cls=_Verbs,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: it starts in half the time, and reads the same in a pipe
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+click.version_option(__version__, message="trnrt %(version)s", help="Print the version.")(app)
 
 
 def main() -> None:
@@ -105,23 +96,7 @@ def main() -> None:
     call(app)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"trnrt {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def trnrt(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Runs ONNX models on AWS Trainium, and on a simulator of it everywhere else."""
-
-
-@app.command("run", cls=Verb)
-@takes_records
+@app.verb("run")
 def run_command(
     *,
     model: ModelFile,
@@ -154,11 +129,10 @@ def run_command(
     run(model, options, Feeding(inputs or [], images.options, batch, seed), showing, drawing, reporting)
 
 
-app.command("predict", cls=Verb, short_help="Predict many rows into files; resumable.")(predict_command)
+app.verb_at("predict", "trnrt.commands.predict:predict_command", short_help="Predict many rows into files; resumable.")
 
 
-@app.command("validate", cls=Verb, short_help="Compare with onnxruntime on the same inputs.")
-@takes_records
+@app.verb("validate", short_help="Compare with onnxruntime on the same inputs.")
 def validate_command(
     *,
     model: ModelFile,
@@ -183,14 +157,15 @@ def validate_command(
     given = Given(inputs or [], data, images.options, samples, seed)
     options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options, sequences)
     if not validate(model, options, given, comparing, reporting):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-app.command("quantize", cls=Verb, short_help="Make an int8 model, and show what it loses.")(quantize_command)
+app.verb_at(
+    "quantize", "trnrt.commands.quantize:quantize_command", short_help="Make an int8 model, and show what it loses."
+)
 
 
-@app.command("inspect", cls=Verb, short_help="Show the step and kernel of every node, and why.")
-@takes_records
+@app.verb("inspect", short_help="Show the step and kernel of every node, and why.")
 def inspect_command(
     model: ModelFile,
     planning: Planning,
@@ -206,11 +181,10 @@ def inspect_command(
 
     options = SessionOptions(planning, overrides, effort=effort, device=DeviceOptions(lnc))
     if not inspect(model, options, viewing, reporting):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-@app.command("cut", cls=Verb, short_help="Cut a model before what can't run.")
-@takes_records
+@app.verb("cut", short_help="Cut a model before what can't run.")
 def cut_command(
     *, model: ModelFile, more: MoreOutputs = None, outputs: CutOutputs, output: CutFile, reporting: Reporting
 ) -> None:
@@ -221,8 +195,7 @@ def cut_command(
     cut_file(model, [*outputs, *(more or [])], output, reporting)
 
 
-@app.command("compile", cls=Verb, short_help="Write the kernel module and its weights.")
-@takes_records
+@app.verb("compile", short_help="Write the kernel module and its weights.")
 def compile_command(
     model: ModelFile,
     directory: CompileDirectory,
@@ -247,8 +220,7 @@ def compile_command(
     compile_model(model, options, directory, batch, reporting)
 
 
-@app.command("profile", cls=Verb, short_help="Predict the latency on the device, and what limits it.")
-@takes_records
+@app.verb("profile", short_help="Predict the latency on the device, and what limits it.")
 def profile_command(
     model: ModelFile,
     planning: Planning,
@@ -273,11 +245,10 @@ def profile_command(
     )
     options = SessionOptions(planning, overrides, backend, effort, device=device)
     if not profile(model, options, batch, views, reporting, device_profile):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-@app.command("buckets", cls=Verb, short_help="Choose the batch sizes, or lengths, to compile for.")
-@takes_records
+@app.verb("buckets", short_help="Choose the batch sizes, or lengths, to compile for.")
 def buckets_command(
     model: ModelFile,
     planning: Planning,
@@ -301,12 +272,13 @@ def buckets_command(
         choose(model, SessionOptions(planning), expected, most, reporting)
 
 
-app.command("plan", cls=Verb, short_help="Estimate the cores and instances for a request rate.")(plan_command)
-app.command("serve", cls=Verb, short_help="Serve predictions over HTTP.")(serve_command)
+app.verb_at(
+    "plan", "trnrt.commands.plan:plan_command", short_help="Estimate the cores and instances for a request rate."
+)
+app.verb_at("serve", "trnrt.commands.serve:serve_command", short_help="Serve predictions over HTTP.")
 
 
-@app.command("doctor", cls=Verb, short_help="Check this machine, and show how to fix what's missing.")
-@takes_records
+@app.verb("doctor", short_help="Check this machine, and show how to fix what's missing.")
 def doctor_command(
     reporting: Reporting,
     backend: BackendFlag = Backend.AUTO,
@@ -325,11 +297,10 @@ def doctor_command(
     set_for_children(route, allow_unsupported=allow_unsupported_device)
     test = run_self_test if self_test else examine
     if not test(backend.value, target, reporting, case):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-@app.command("calibrate", cls=Verb, short_help="Fit the timing model to a device's self-test reports.")
-@takes_records
+@app.verb("calibrate", short_help="Fit the timing model to a device's self-test reports.")
 def calibrate_command(reports: ReportFiles, reporting: Reporting, output: OverlayFile = None) -> None:
     """Compare the times in reports of `trnrt doctor --self-test` with predictions, and fit the timing model's numbers
     that the reports decide; exit 1 if they decide none. Name the numbers that they leave open. TRNRT_TIMING is the
@@ -337,15 +308,15 @@ def calibrate_command(reports: ReportFiles, reporting: Reporting, output: Overla
     from trnrt.commands.calibrate import calibrate
 
     if not calibrate(reports, output, reporting):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-@app.command("bench", hidden=True, context_settings={"ignore_unknown_options": True, "help_option_names": []})
-def bench_command(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+@app.verb("bench", hidden=True, context_settings={"ignore_unknown_options": True, "help_option_names": []})
+def bench_command(arguments: Annotated[list[str] | None, argument(hidden=True)] = None) -> None:
     """Refuse ``trnrt bench``: its successors run in a checkout."""
     name = next((argument for argument in arguments or () if argument.isidentifier()), "<name>")
     raise OptionError("trnrt has no benchmarks any more", hint=f"run `python -m benchmarks.{name}` in a checkout")
 
 
-app.add_typer(cache_app, name="cache")
-app.add_typer(nki_app, name="nki")
+app.add_group(cache_app)
+app.add_group(nki_app)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
+from trnrt.commands.verbs import option
 from trnrt.errors import OptionError
 from trnrt.report.console import working
 from trnrt.report.files import check_writable, write_text
 
-FitFlag = Annotated[bool, typer.Option("--fit", help="Fit the free parameters, and leave each time out.")]
+FitFlag = Annotated[bool, option("--fit", help="Fit the free parameters, and leave each time out.")]
 ProfilesFlag = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--trace",
         metavar="FILE",
         help="Compare a device's profile (the profiler's JSON) with our timeline, event by event; repeatable.",
@@ -26,7 +25,7 @@ ProfilesFlag = Annotated[
 ]
 KernelFlag = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--kernel",
         metavar="NAME",
         help="The traces' kernel; guessed from their work if left out.",
@@ -35,7 +34,7 @@ KernelFlag = Annotated[
 ]
 PictureFlag = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--trace-out",
         metavar="FILE",
         help="Write each profile and our timeline as two processes to open in Perfetto.",
