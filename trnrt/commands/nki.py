@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bdb import BdbQuit
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ def _run(script: Path) -> int:
         return code
     except (BrokenPipeError, KeyboardInterrupt):
         raise
+    except BdbQuit:  # the user left the debugger
+        return 1
     except BaseException as error:
         write_error(scripts.script_traceback(error))
         return 1

@@ -35,7 +35,7 @@ from trnrt.nki.sim.subset import check_api, check_source, load_api
 from trnrt.nki.sim.subset_api import find_deprecated
 from trnrt.nki.sim.subset_constants import check_constants
 from trnrt.nki.sim.subset_source import Finding
-from trnrt.nki.tolerating import tolerate_zeros
+from trnrt.nki.tolerating import skip_breakpoints, tolerate_zeros
 
 UNWRITTEN = "unwritten-memory"
 _WRITE_IT = "Write it first (nisa.memset, a copy), or use the part that is written: a device has any bytes there"
@@ -115,10 +115,11 @@ def check(
             return report
         report.warnings = find_deprecated(source, str(script), load_api(report.level))
         recorder = _Recorder(report, script, observer)
-        if asked:
-            _trace_asked(script, asked, recorder)
-        else:
-            _run_script(script, recorder)
+        with skip_breakpoints(report.notes.append):
+            if asked:
+                _trace_asked(script, asked, recorder)
+            else:
+                _run_script(script, recorder)
     for found in (report.findings, report.warnings):
         found.sort(key=lambda finding: (finding.file != report.file, finding.file, finding.line, finding.column))
     return report

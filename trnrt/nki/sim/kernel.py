@@ -25,7 +25,7 @@ from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.launching import LNC_VARIABLE, check_cores, check_level, check_nested, check_options, degree_of_lnc
 from trnrt.nki.sim.scheduling import Edge, apply, check_names, schedule_edges
 from trnrt.nki.sim.tensor import NkiTensor
-from trnrt.nki.sim.trace import JitOptions, Tracer, activate, active_tracer, is_tracing, source_of
+from trnrt.nki.sim.trace import JitOptions, Tracer, activate, active_tracer, is_tracing, source_of, without_ours
 
 if TYPE_CHECKING:
     from trnrt.nki.machine.cores import CoreGroup
@@ -79,6 +79,7 @@ class Kernel:
         return Kernel(self.function, self.cores, schedule_edges(schedule), self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         if is_tracing():
             check_nested(self.name, self.options, active_tracer("a kernel").options)
             return self.function(*args, **kwargs)
@@ -212,6 +213,7 @@ class Simulated:
         return Simulated(self.kernel, self.target, cores=cores, nki=self.level, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         given = host_arguments(self.function, args, kwargs)
         if _interceptors:
             return given.call_result(_interceptors[-1](self, given.args, dict(given.kwargs)))
@@ -249,12 +251,14 @@ class Simulated:
         return Tracer(name, self.target, code, core=core, cores=self.cores, **options)
 
     def _programs(self, bound: inspect.BoundArguments, tracers: Sequence[Tracer]) -> list[Program]:
+        __tracebackhide__ = True
         with without_collection():
-            traced = [_trace(self.function, bound, tracer) for tracer in tracers]
+            traced = list(map(functools.partial(_trace, self.function, bound), tracers))
             _check_result(traced)
             return _finish_programs(traced, self.kernel.schedule, limited=self.capacity)
 
     def _executor(self, bound: inspect.BoundArguments, key: Hashable, arrays: Sequence[Array]) -> Executor | CoreGroup:
+        __tracebackhide__ = True
         if key not in self._compiled:
             # What runs programs is imported with the first one: many kernels are only traced.
             from trnrt.nki.machine.cores import CoreGroup
@@ -333,6 +337,7 @@ def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: Tracer) -> Program:
     """Run ``function`` as a kernel, with tensors in place of the arrays of ``bound``, which is not changed."""
+    __tracebackhide__ = True
     arguments = _map_arguments(bound, lambda name, value: _tensor_argument(tracer, name, value))
     with activate(tracer):
         result = _run(function, arguments)
@@ -407,16 +412,19 @@ def _tensor_argument(tracer: Tracer, name: str, value: Any) -> Any:
 
 def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
     """Call the kernel. Any error becomes a KernelError that names the kernel's source line."""
+    __tracebackhide__ = True  # pytest's tracebacks show the kernel, not what calls it
     try:
         return function(*bound.args, **bound.kwargs)
     except KernelError as error:
         source = source_of(error.__traceback__)
         error.hint = error.hint or list_hint(bound.arguments, str(error))
         error.args = (f"{error}\n  at {source}",)
-        raise
+        raise error.with_traceback(without_ours(error.__traceback__))  # noqa: B904 - it is the same error
     except TrnrtError:
         raise
     except Exception as error:
+        if _is_quit(error):
+            raise
         source = source_of(error.__traceback__)
         assert source is not None
         what = f"{type(error).__name__}: {error}"
@@ -425,6 +433,13 @@ def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
             what = f"assertion failed: {error}" if str(error) else f"assertion failed: {code}"
         hint = list_hint(bound.arguments, what)
         raise KernelError(f"kernel {function.__name__}: {what}\n  at {source}", hint=hint) from error
+
+
+def _is_quit(error: Exception) -> bool:
+    """True for what ``q`` at a debugger's prompt raises."""
+    from bdb import BdbQuit
+
+    return isinstance(error, BdbQuit)
 
 
 def _check_outputs(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:
