@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from benchmarks.timing.table import BARS, LEFT_OUT_BARS, Bars, summary
 from benchmarks.verdicts import target_notes
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.layout import Grid
 from trnrt.report.tables import plain_table
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def timing_parts(found: Calibration) -> list[RenderableType]:
     return [*parts, *target_notes(row.case.target for row in found.rows)]
 
 
-def timing_table(rows: Iterable[Row]) -> Table:
+def timing_table(rows: Iterable[Row]) -> Grid:
     """A line for each published time of a whole kernel, with its prediction."""
     head = ("measurement", "figure", "author", "target", "mode", "clock", "measured us", "predicted us")
     last = ("low", "high", "error", "inside")
@@ -111,7 +110,7 @@ def _inside_text(row: Row) -> str:
     return "too wide" if row.ratio > WIDEST else "yes" if row.inside else "no"
 
 
-def instructions_table(rows: Iterable[InstructionRow]) -> Table:
+def instructions_table(rows: Iterable[InstructionRow]) -> Grid:
     """A line for each published time of an instruction, with the model's."""
     lines = [
         (row.what, row.target, f"{row.measured_ns:,.1f}", f"{row.predicted_ns:,.1f}", _percent(row.error))
@@ -120,7 +119,7 @@ def instructions_table(rows: Iterable[InstructionRow]) -> Table:
     return plain_table(("instruction", "target", "measured ns", "model ns", "error"), lines, right=(2, 3, 4))
 
 
-def fitted_table(values: Iterable[Fitted]) -> Table:
+def fitted_table(values: Iterable[Fitted]) -> Grid:
     """A line for each free parameter."""
     lines = [
         (fitted.parameter.name, ", ".join(fitted.parameter.targets), _value(fitted.before), _value(fitted.after))

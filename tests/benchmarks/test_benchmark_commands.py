@@ -29,6 +29,7 @@ TYPED = [
     "serve",
     "simulator",
     "size",
+    "starting",
     "timing",
     "zoo",
 ]

@@ -14,8 +14,8 @@ from trnrt.commands.options import (
     TimingFlag,
     check_timing_target,
 )
-from trnrt.commands.records import Tracing, Views
 from trnrt.commands.verbs import Verbs
+from trnrt.commands.views import Tracing, Views
 
 cache_app = Verbs("cache", help="List or clear the cache of compiled models.")
 nki_app = Verbs("nki", help="Run, check or profile kernels on the simulated NeuronCore.")

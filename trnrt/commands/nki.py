@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Tracing
 from trnrt.commands.results import deliver
+from trnrt.commands.views import Tracing
 from trnrt.errors import KernelError, OptionError
 from trnrt.nki.level import Level, choose_level
 from trnrt.report.console import complain, note, render, write_error

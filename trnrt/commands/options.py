@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -155,6 +154,8 @@ def check_timing_target(timing: Path | None, target: str | None) -> None:
 def check_cases(names: list[str] | None) -> list[str] | None:
     """The names as given; OptionError if the self-test has no such case."""
     if names:
+        from difflib import get_close_matches
+
         from trnrt.neuron.selftest.table import CASES
 
         if unknown := [name for name in names if name not in CASES]:

@@ -11,7 +11,8 @@ from trnrt.commands.measuring import attribute_captured, measure_parts, measured
 from trnrt.commands.opening import open_session
 from trnrt.commands.options import Reporting
 from trnrt.commands.profiling import Files, compare, page_text, prepare, warn
-from trnrt.commands.records import SessionOptions, Views
+from trnrt.commands.records import SessionOptions
+from trnrt.commands.views import Views
 from trnrt.errors import UnsupportedModelError
 from trnrt.report.captured import attribution_document, attribution_parts
 from trnrt.report.console import note, render, say, working

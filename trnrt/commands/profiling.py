@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt import __version__
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Views
+from trnrt.commands.views import Views
 from trnrt.errors import OptionError
-from trnrt.report.comparing import Baseline, Comparison, read_baseline
 from trnrt.report.console import note, render, working
-from trnrt.report.documents import Document, as_text
-from trnrt.report.files import check_writable, write_or_keep
 from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:
     from trnrt.nki.profiling import Profile
+    from trnrt.report.comparing import Baseline, Comparison
+    from trnrt.report.documents import Document
 
 DEFAULT_REGRESS = 2.0
 """Percent."""
@@ -34,12 +33,16 @@ def prepare(views: Views, reporting: Reporting, kind: str) -> Baseline | None:
     flags = {"--html": views.html, "--trace": views.trace, "--json-out": reporting.json_out}
     for flag, path in flags.items():
         if path is not None:
+            from trnrt.report.files import check_writable
+
             check_writable(path)
             other = named.setdefault(path.resolve(), flag)
             if other != flag and not path.is_char_device():
                 raise OptionError(f"{other} and {flag} name the same file, {quote(str(path))}", hint="name two files")
     if views.baseline is None:
         return None
+    from trnrt.report.comparing import read_baseline
+
     view = named.get(views.baseline.resolve())
     if view in ("--html", "--trace"):
         raise OptionError(f"--baseline and {view} name the same file, {quote(str(views.baseline))}")
@@ -109,6 +112,8 @@ class Files:
     def write_document(self, reporting: Reporting, document: Document) -> None:
         """Write ``--json-out``."""
         if reporting.json_out is not None:
+            from trnrt.report.documents import as_text
+
             self._write(reporting.json_out, as_text(document))
 
     def close(self) -> None:
@@ -117,6 +122,8 @@ class Files:
             raise OptionError("\n".join(self._problems), hint="move it from there, or name another file")
 
     def _write(self, path: Path, text: str) -> None:
+        from trnrt.report.files import write_or_keep
+
         problem = write_or_keep(path, text)
         if problem is not None:
             self._problems.append(problem)

@@ -19,7 +19,6 @@ from trnrt.commands.options import (
     PAD,
     Backend,
     BackendFlag,
-    CallsFlag,
     Color,
     CompiledFlag,
     DrawAs,
@@ -30,11 +29,8 @@ from trnrt.commands.options import (
     LncFlag,
     LogitsFlag,
     Narrow,
-    NkiFlag,
-    NoCapacityFlag,
     PlanBatchFlag,
     RouteFlag,
-    SimulatedTargetFlag,
     Stage,
     TargetFlag,
     TimingFlag,
@@ -45,7 +41,6 @@ from trnrt.commands.options import (
     read_budget,
     read_lengths,
     read_numbers,
-    read_percent,
 )
 
 if TYPE_CHECKING:
@@ -232,39 +227,6 @@ class Viewing:
         "--tiles/--no-tiles",
         default=True,
         help="Trace the kernels to show each step's tiles, memory and time, and what holds it; slower.",
-    )
-
-
-@dataclass(frozen=True)
-class Tracing:
-    """The kernel calls of a script to trace, the simulated hardware, and the release of NKI."""
-
-    calls: CallsFlag = None
-    target: SimulatedTargetFlag = None
-    nki: NkiFlag = None
-    no_capacity: NoCapacityFlag = False
-
-
-@dataclass(frozen=True)
-class Views:
-    """The files that a profile is written to, and the one it is compared with."""
-
-    html: Path | None = flag(
-        "Output", "--html", metavar="FILE", help="Write a report for a browser; it needs no network."
-    )
-    trace: Path | None = flag("Output", "--trace", metavar="FILE", help="Write a trace for Perfetto.")
-    baseline: Path | None = flag(
-        "Comparison",
-        "--baseline",
-        metavar="FILE",
-        help="Compare with an earlier --json-out file; exit 1 if slower by more than --max-regress.",
-    )
-    max_regress: float | None = flag(
-        "Comparison",
-        "--max-regress",
-        metavar="PERCENT",
-        help="With --baseline: the slowdown to accept, as 2% or 2. By default 2%.",
-        parser=read_percent,
     )
 
 

@@ -33,7 +33,6 @@ from trnrt.nki.machine.unwritten import unwritten_reads
 from trnrt.nki.sim.kernel import Kernel, Simulated, default_target, intercept_calls
 from trnrt.nki.sim.subset import check_api, check_source, load_api
 from trnrt.nki.sim.subset_api import find_deprecated
-from trnrt.nki.sim.subset_constants import check_constants
 from trnrt.nki.sim.subset_source import Finding
 from trnrt.nki.tolerating import skip_breakpoints, tolerate_zeros
 
@@ -142,6 +141,8 @@ def static_findings(
     at = choose_level(level)
     found = [*check_source(source, name, entries=entries, level=at), *check_api(source, name, load_api(at))]
     if at is Level.nki_0_6:  # a risk of its parser
+        from trnrt.nki.sim.subset_constants import check_constants
+
         found += check_constants(source, name, entries)
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.column, finding.rule))
 

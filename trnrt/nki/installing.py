@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -156,7 +155,7 @@ class _Module(ModuleType):
         raise AttributeError(_refusal(f"{self.__name__}.{name}"), name=name, obj=self)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Refuses imports of unregistered modules below ours."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:

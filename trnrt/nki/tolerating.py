@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
@@ -89,7 +88,7 @@ def _once_imported(name: str, function: Callable[[ModuleType], None]) -> Iterato
         sys.meta_path.remove(finder)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds one module where Python does, and calls a function with it as soon as it is loaded."""
 
     def __init__(self, name: str, function: Callable[[ModuleType], None]) -> None:
@@ -100,22 +99,19 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         """The module's spec, with a loader that calls the function."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname == self._name else None
-        if spec is not None and spec.loader is not None:
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(spec.loader, self._function)
         return spec
 
 
-class _Loader(Loader):
-    """Loads a module by its own loader, then calls a function with it."""
+class _Loader(SourceFileLoader):
+    """Loads a module as its own loader does, then calls a function with it."""
 
-    def __init__(self, loader: Loader, function: Callable[[ModuleType], None]) -> None:
-        self._loader, self._function = loader, function
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The module, before its code runs."""
-        return self._loader.create_module(spec)
+    def __init__(self, loader: SourceFileLoader, function: Callable[[ModuleType], None]) -> None:
+        super().__init__(loader.name, loader.path)
+        self._function = function
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module's code, then the function."""
-        self._loader.exec_module(module)
+        super().exec_module(module)
         self._function(module)

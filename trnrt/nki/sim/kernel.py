@@ -23,13 +23,13 @@ from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hin
 from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
 from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.launching import LNC_VARIABLE, check_cores, check_level, check_nested, check_options, degree_of_lnc
-from trnrt.nki.sim.scheduling import Edge, apply, check_names, schedule_edges
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import JitOptions, Tracer, activate, active_tracer, is_tracing, source_of, without_ours
 
 if TYPE_CHECKING:
     from trnrt.nki.machine.cores import CoreGroup
     from trnrt.nki.machine.execute import Executor
+    from trnrt.nki.sim.scheduling import Edge
 
 __all__ = ["Kernel", "Simulated", "Spec", "intercept_calls", "jit", "simulate", "trace", "trace_cores"]
 
@@ -76,6 +76,8 @@ class Kernel:
 
         They apply if the host calls the kernel, not if another kernel does.
         """
+        from trnrt.nki.sim.scheduling import schedule_edges
+
         return Kernel(self.function, self.cores, schedule_edges(schedule), self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -367,9 +369,13 @@ def _finish_programs(programs: list[Program], schedule: tuple[Edge, ...], *, lim
     """Order the programs of a kernel's cores by its schedule, and give their tiles addresses."""
     from trnrt.nki.machine.memory import allocate  # it isn't needed to define a kernel
 
-    check_names(programs, schedule)
+    if schedule:
+        from trnrt.nki.sim.scheduling import apply, check_names
+
+        check_names(programs, schedule)
+        for program in programs:
+            apply(program, schedule)
     for program in programs:
-        apply(program, schedule)
         program.memory = allocate(program, limited=limited)
     if not _Limits.capacity:
         _Limits.overflowed += [program for program in programs if program.memory and not program.memory.fits]
