@@ -114,7 +114,7 @@ def _wrap(value: Any) -> Any:
 
 def _unwrap(kernel: str, value: Any) -> Any:
     if isinstance(value, Tile):
-        return value.view
+        return value.window
     if isinstance(value, (list, tuple)):
         return tuple(_unwrap(kernel, item) for item in value)
     if isinstance(value, Blocks):

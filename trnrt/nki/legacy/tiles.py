@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, Callable[..., Tile]] = {}
 
 
 class Tile:
-    """A window on a tensor. ``view`` is what instructions take; reading it issues what waits to fill the tensor."""
+    """A window on a tensor. Instructions take ``window``; reading it issues what waits to fill the tensor."""
 
     __slots__ = ("_beyond", "_view")
 
@@ -40,7 +40,7 @@ class Tile:
         self._beyond = tuple(beyond)
 
     @property
-    def view(self) -> NkiTensor:
+    def window(self) -> NkiTensor:
         active_session("a tile").fill_zeros(self._view)
         return self.target
 
@@ -107,8 +107,10 @@ class Tile:
     # -- Parts ---------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: Any) -> Tile:
-        keys = tuple(one.view if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,)))
-        view = self.view if isinstance(self, Pending) else self._view
+        keys = tuple(
+            one.window if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,))
+        )
+        view = self.window if isinstance(self, Pending) else self._view
         found, beyond = select(view, keys)
         return Tile(found, (*self._beyond, *beyond) if found is view else beyond)
 
@@ -132,19 +134,19 @@ class Tile:
     def reshape(self, *shape: Any) -> Tile:
         """The same elements in another shape; on chip the partitions stay."""
         wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return Tile(self.view.reshape(tuple(int(size) for size in wanted)))
+        return Tile(self.window.reshape(tuple(int(size) for size in wanted)))
 
     def broadcast_to(self, shape: Sequence[int], **_: Any) -> Tile:
         """A view with the dimensions of size 1 repeated; on chip the partitions stay."""
-        return Tile(repeat(self.view, tuple(int(size) for size in shape)))
+        return Tile(repeat(self.window, tuple(int(size) for size in shape)))
 
     def expand_dims(self, axis: int) -> Tile:
         """A view with a dimension of size 1 at ``axis``."""
-        return Tile(self.view.expand_dim(axis))
+        return Tile(self.window.expand_dim(axis))
 
-    def view_as(self, dtype: Any) -> Tile:
+    def view(self, dtype: Any) -> Tile:
         """The same bits in another format."""
-        return Tile(self.view.view(as_dtype(dtype)))
+        return Tile(self.window.view(as_dtype(dtype)))
 
     def astype(self, dtype: Any) -> Tile:
         """A copy in another format."""
@@ -267,7 +269,7 @@ class Pending(Tile):
         return self._region
 
     @property
-    def view(self) -> NkiTensor:
+    def window(self) -> NkiTensor:
         return self.target_of_read()
 
     @property
@@ -333,10 +335,10 @@ def _operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
     if not isinstance(value, Tile):
         return value
     if bounds is None:
-        return value.view
+        return value.window
     if value.ndim == rank:
-        return value.narrow(bounds).view
-    return value.narrow(bounds[:1]).view  # a column, or a tile of another rank, has its partitions in common
+        return value.narrow(bounds).window
+    return value.narrow(bounds[:1]).window  # a column, or a tile of another rank, has its partitions in common
 
 
 def _in_shape(target: Tile, shape: tuple[int, ...]) -> Tile:
@@ -365,7 +367,7 @@ def assign(target: Tile, value: Any) -> None:
         )
     if isinstance(value, SCALARS):
         session.flush()
-        isa.memset(target.view, value)  # type: ignore[arg-type]  # numpy's numbers behave as Python's
+        isa.memset(target.window, value)  # type: ignore[arg-type]  # numpy's numbers behave as Python's
         return
     if not isinstance(value, Tile):
         raise KernelError(f"a {type(value).__name__} is assigned to a tile; it must be a tile or a number")
@@ -378,7 +380,7 @@ def assign(target: Tile, value: Any) -> None:
     if not value.on_chip:
         raise KernelError(f"{value!r} is in HBM: bring it in with nl.load", hint="t[...] = nl.load(tensor[...])")
     session.flush()
-    source, goal = value.view, target.view
+    source, goal = value.window, target.window
     if value.free_size != target.free_size:
         source = repeat(source, goal.shape)
     if source.shape[0] != goal.shape[0]:

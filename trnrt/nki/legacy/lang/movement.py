@@ -46,10 +46,10 @@ def store(dst: Any, value: Any, *, mask: Any = None, **_: Any) -> None:
         session.flush()
     for bounds in found:
         if bounds is None:
-            isa.dma_copy(dst.target, value.view)
+            isa.dma_copy(dst.target, value.window)
         else:
             part = value.narrow(bounds) if value.ndim == dst.ndim else value.narrow(bounds[:1])
-            isa.dma_copy(dst.narrow(bounds).target, part.view)
+            isa.dma_copy(dst.narrow(bounds).target, part.window)
 
 
 def copy(src: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:

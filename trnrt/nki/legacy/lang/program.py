@@ -51,7 +51,7 @@ class Trips:
 
 def affine_range(*bounds: Any, **_: Any) -> Trips:
     """The trips of a loop, which is unrolled; ``range(*bounds)``."""
-    if any(isinstance(bound, Register) or hasattr(bound, "view") for bound in bounds):
+    if any(isinstance(bound, Register) or hasattr(bound, "window") for bound in bounds):
         raise KernelError(
             "a loop's bound is known on the device only; loops are unrolled, and take integers",
             hint="compute the largest bound on the host, and mask the rest",
