@@ -8,14 +8,14 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy.indexing import Bounds, Mask, regions
+from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.windows import Beyond, repeat, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
@@ -114,7 +114,9 @@ class Tile:
 
     # -- Parts ---------------------------------------------------------------------------------------------
 
-    def __getitem__(self, key: Any) -> Tile:
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, Mask):
+            return MaskedTile(self, key)
         keys = tuple(
             one.window if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,))
         )
@@ -125,13 +127,8 @@ class Tile:
     def __setitem__(self, key: Any, value: Any) -> None:
         assign(self[key], value)
 
-    def _masked(self, view: NkiTensor, mask: bool | np.bool_ | Mask) -> Tile:
-        """The tile as an operand with a mask of its own: a bool; where it is False, no instruction may use the tile."""
-        if isinstance(mask, Mask):
-            raise KernelError(
-                "an operand with a mask of its own, x[mask], is left out of trnrt's simulator",
-                hint="take the part of the operand, as in x[:, 0:64], or give mask= to the instruction",
-            )
+    def _masked(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
+        """The tile as an operand whose own mask holds everywhere, or nowhere: then no instruction may use it."""
         masked_out = (0, 0, 0, (0,) * view.ndim)
         return Tile(view, self._beyond if mask else (*self._beyond, masked_out))
 
@@ -201,6 +198,14 @@ class Tile:
         return FUNCTIONS["invert"](self)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class MaskedTile:
+    """``tile[condition]``: an operand of a matrix product, of which only a part counts."""
+
+    tile: Tile
+    mask: Mask
 
 
 _OPERATORS = {
@@ -348,20 +353,22 @@ class Pending(Tile):
             whole = [part for part in self.parts if part == (None, None)]
             if not folds or not session.is_zero(target.target):
                 session.forget_zeros(target.target) if whole else session.fill_zeros(target.target)
-            elif not session.covers_zeros(target.target):
+            elif not whole or not session.covers_zeros(target.target):
                 session.fill_zeros(target.target)
             else:
                 session.forget_zeros(target.target)
             for source, bounds in self.parts:
                 dst = target if bounds is None else target.narrow(bounds)
-                emit(dst.target, *(_operand(one, source, iterated) for one in self._sources))
+                emit(dst.target, *(narrow_operand(one, source, iterated) for one in self._sources))
 
     def _iteration_rank(self) -> int:
         return next((len(source) for source, _ in self.parts if source is not None), 0)
 
 
-def _operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
-    """An operand of an instruction on a part of the elements."""
+def narrow_operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
+    """An operand of an instruction on a part of the elements: a window, an index expression, or what it is."""
+    if isinstance(value, Index):
+        return value if bounds is None else value.narrow(bounds)
     if not isinstance(value, Tile):
         return value
     if bounds is None:
