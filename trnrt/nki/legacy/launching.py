@@ -41,6 +41,8 @@ class Cores:
     def __mul__(self, other: int) -> int:
         return self.count * other
 
+    __rmul__ = __mul__
+
     def __index__(self) -> int:
         return self.count
 

@@ -34,6 +34,7 @@ class Session:
     written yet, each with the place of its allocation: a matrix product that adds to one may overwrite it.
     ``automatic``: the allocator places all tiles, also those that the kernel gives addresses. ``stacked``: tiles of
     both kinds may be mixed. ``allocated``: where the first tile with a given address is, and the first without.
+    ``runs``: of loops that ``nl.loop_reduce`` reduces over.
     """
 
     tracer: Tracer
@@ -46,6 +47,7 @@ class Session:
     automatic: bool = False
     stacked: bool = False
     allocated: dict[bool, Source] = field(default_factory=dict)
+    runs: dict[object, object] = field(default_factory=dict)
 
     def flush(self) -> None:
         """Issue the instruction that waits."""
