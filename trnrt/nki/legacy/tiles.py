@@ -7,6 +7,7 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -323,12 +324,17 @@ class Pending(Tile):
         """Give the result a tile of its own, if the instruction still waits."""
         if self._waits:
             with active_session("an instruction").write_at(self._place):
-                self._view = self.allocate()
+                try:
+                    self._view = self.allocate()
+                except KernelError as error:
+                    self._explain(error)
+                    raise
             self._issue_into(Tile(self._view), self._emit)
 
     def allocate(self) -> NkiTensor:
         """The tile of its own."""
-        return active_session("an instruction").allocate(self._shape, self._dtype, self._region)
+        session = active_session("an instruction")
+        return session.allocate(self._shape, self._dtype, self._region, what="the result of an instruction")
 
     def issue_into(self, target: Tile) -> bool:
         """Write to ``target`` in place of a tile of its own, if its number format allows it; True if it did."""
@@ -366,8 +372,19 @@ class Pending(Tile):
             for source, bounds in self.parts:
                 dst = target if bounds is None else target.narrow(bounds)
                 emit(dst.target, *[narrow_operand(one, source, rank) for one in self._sources])
+        except KernelError as error:
+            self._explain(error)
+            raise
         finally:
             session.tracer.place = before
+
+    def _explain(self, error: KernelError) -> None:
+        """Make an error name the line of this instruction, which is issued later, and its result."""
+        error.source = error.source or self._place[0]
+        if error.hint is None and re.search(r"\bdst\b", str(error)):
+            error.hint = (
+                "dst is the result of the instruction, in the format dtype=, or the tile that it is assigned to"
+            )
 
     def _settle_zeros(self, session: Session, target: NkiTensor, *, folds: bool) -> None:
         """Write the zeros that the target's tile counts as, unless the instruction overwrites or adds to all of it."""
