@@ -10,7 +10,7 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Index, RunTimeIndex
-from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.tensor import NkiTensor, resolve_index
 
 Beyond = tuple[int, int, int, tuple[int, ...]]
 """A dimension of the tensor that a window leaves: its number and size, the first index, the step of each dimension."""
@@ -89,8 +89,7 @@ def _select_by_expressions(view: NkiTensor, keys: list[Any]) -> Window:
             offset += part.offset - view.offset
             (before if dim < at and adjacent else after).append((part.shape[dim], part.strides[dim]))
         else:
-            part = view[(slice(None),) * dim + (slice(item, item + 1),)]
-            offset += part.offset - view.offset
+            offset += resolve_index(item, dim, size) * stride
     shape = (*(size for size, _ in before), *grid, *(size for size, _ in after))
     steps = (*(step for _, step in before), *strides, *(step for _, step in after))
     pad = len(before), len(after)
