@@ -55,7 +55,7 @@ def test_tensors_stay_in_sbuf(target: str) -> None:
 
 
 def test_a_kernel_without_room_hides_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first kernel wants more than all of SBUF, and no tensor beside it can leave; the others have no room either."""
+    """The first kernel wants more than all of SBUF, with no tensor beside it; the others have no room either."""
     usable = get_target("trn2").sbuf_usable_bytes
     monkeypatch.setattr(
         Tiles, "working_bytes", lambda tiles, *_, **__: [usable + 1] + [usable] * (len(tiles.steps) - 1)
