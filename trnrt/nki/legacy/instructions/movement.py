@@ -25,14 +25,14 @@ def dma_copy(*, dst: Any, src: Any, mask: Any = None, dst_rmw_op: Any = None, **
             raise KernelError(f"nisa.dma_copy: {name} is a {type(one).__name__}; it must be a tensor or a tile")
     if dst_rmw_op is not None:
         raise KernelError("nisa.dma_copy: dst_rmw_op is left out of trnrt's simulator; load, add, and store")
-    source = Tile(src.view) if isinstance(src, Pending) else src
+    source = Tile(src.window) if isinstance(src, Pending) else src
     session.flush()
     for bounds in regions(mask, dst.shape):
         if bounds is None:
-            isa.dma_copy(dst.target, source.view, **options)
+            isa.dma_copy(dst.target, source.window, **options)
         else:
             part = source.narrow(bounds) if source.ndim == dst.ndim else source.narrow(bounds[:1])
-            isa.dma_copy(dst.narrow(bounds).target, part.view, **options)
+            isa.dma_copy(dst.narrow(bounds).target, part.window, **options)
 
 
 def memset(
