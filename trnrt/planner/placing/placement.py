@@ -165,7 +165,10 @@ def _explain_windows(steps: list[Step], placed: Placed) -> None:
 
 
 class Tiles:
-    """What each step's kernel needs beside the tensors between steps: asked once for each place of those it touches."""
+    """The room that each step's kernel needs beside the tensors between steps.
+
+    Asked once for each place of the tensors that a step touches.
+    """
 
     def __init__(self, steps: list[Step], sweeps: Sequence[Sweep]) -> None:
         self.steps = reduce_steps(steps, sweeps)
