@@ -243,7 +243,7 @@ def _one_of(ndim: int, at: int, line: Index) -> tuple[int, ...]:
     return (1,) * at + line.shape + (1,) * (ndim - at - 1)
 
 
-def regions(mask: Mask | bool | None, shape: Sequence[int]) -> list[Bounds | None]:
+def regions(mask: Any, shape: Sequence[int]) -> list[Bounds | None]:
     """The rectangles of ``shape`` where the mask holds; [None] if it holds everywhere, [] if nowhere.
 
     KernelError if the mask's shape doesn't fit, or it has more than 1,024 rectangles.
@@ -253,7 +253,11 @@ def regions(mask: Mask | bool | None, shape: Sequence[int]) -> list[Bounds | Non
     if isinstance(mask, (bool, np.bool_)):
         return []
     if not isinstance(mask, Mask):
-        raise KernelError(f"mask is a {type(mask).__name__}; it must be a condition on index expressions, or a bool")
+        kind = "tile, whose numbers only the device knows" if hasattr(mask, "window") else type(mask).__name__
+        raise KernelError(
+            f"mask is a {kind}; it must be a condition on index expressions, or a bool",
+            hint="nl.where chooses elements by a tile",
+        )
     try:
         values = np.broadcast_to(mask.values, tuple(shape))
     except ValueError:

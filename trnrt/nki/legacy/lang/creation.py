@@ -12,7 +12,7 @@ from trnrt.nki.legacy.indexing import regions
 from trnrt.nki.legacy.lang.common import named_format, require_tile
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.tiles import SCALARS, Pending, Tile
-from trnrt.nki.machine.dtypes import int32
+from trnrt.nki.machine.dtypes import as_dtype, int32
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang import creation
@@ -110,7 +110,10 @@ def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> Tile:
     if array.ndim == 0 or array.size == 0:
         raise KernelError(f"nl.shared_constant: shape {array.shape}; a tensor has a dimension, and none of 0")
     tracer = active_tracer("nl.shared_constant")
-    wanted = named_format(array.dtype if dtype is None else dtype)
+    try:
+        wanted = as_dtype(array.dtype) if dtype is None else named_format(dtype)
+    except TypeError as error:
+        raise KernelError(f"nl.shared_constant: {error}", hint="name a format, as dtype=nl.int32") from None
     return Tile(tracer.initial_tensor("", wanted, MemoryRegion.shared_hbm, array.astype(wanted.numpy)))
 
 
