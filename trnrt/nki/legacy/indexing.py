@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import index
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -84,6 +84,11 @@ class Index:
     def __getitem__(self, key: Any) -> Index:
         """The expression with new dimensions of size 1 (None), and parts of the others."""
         return from_values(self.values[key])
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise KernelError(
+            "an index expression can't be assigned to", hint="nisa.iota makes a tile of it, which can be assigned to"
+        )
 
     def __index__(self) -> int:
         if self.shape and max(self.shape) > 1:

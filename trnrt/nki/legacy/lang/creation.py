@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy.blocks import Blocks, allocate
+from trnrt.nki.legacy.blocks import Blocks, allocate, as_allocation
 from trnrt.nki.legacy.indexing import regions
 from trnrt.nki.legacy.lang.common import named_format, require_tile
 from trnrt.nki.legacy.session import active_session
@@ -43,6 +43,11 @@ def full(shape: Any, fill_value: Any, dtype: Any, *, buffer: Any = None, name: s
     matrix products that are added to a new tile overwrite it."""
     if not isinstance(fill_value, SCALARS):
         raise KernelError(f"nl.full: fill_value is a {type(fill_value).__name__}; it must be a number")
+    if as_allocation(buffer).place is not None:
+        raise KernelError(
+            "nl.full: a tensor with addresses of its own, and a first value; only unwritten ones have addresses",
+            hint="make it with nl.ndarray(..., buffer=...), and assign: t[...] = number",
+        )
     made = allocate(shape, named_format(dtype), buffer, name)
     session = active_session("nl.full")
     for one in made.tiles if isinstance(made, Blocks) else [made]:
