@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 from trnrt.nki.legacy import compiler, isa, language, launching
 
-__all__ = ["CONTENTS"]
+__all__ = ["CONTENTS", "add_log_level", "remove_log_level"]
+
+LOG_LEVEL = "OFF"
+"""AWS's package adds this level to Python's logging, above all others: ``logging.disable(logging.OFF)``."""
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
@@ -28,3 +32,14 @@ CONTENTS: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "neuronxcc.nki.compiler": lambda: _public(compiler),
 }
 """The contents of each module; that of annotations, ``neuronxcc.nki.typing``, is ``installing``'s."""
+
+
+def add_log_level() -> None:
+    """Add ``logging.OFF``."""
+    setattr(logging, LOG_LEVEL, logging.CRITICAL + 10)
+
+
+def remove_log_level() -> None:
+    """Remove ``logging.OFF``."""
+    if hasattr(logging, LOG_LEVEL):
+        delattr(logging, LOG_LEVEL)
