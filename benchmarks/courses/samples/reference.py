@@ -94,6 +94,9 @@ def drive_adaptive_pool(kernel: Any, rng: np.random.Generator) -> Pairs:
     x, (height, width) = draw(rng, (2, 80, 10, 9)), (4, 5)
     expected = np.empty((2, 80, height, width))
     for i, j in np.ndindex(height, width):
-        rows, columns = slice(i * 10 // height, -(-(i + 1) * 10 // height)), slice(j * 9 // width, -(-(j + 1) * 9 // width))
+        rows, columns = (
+            slice(i * 10 // height, -(-(i + 1) * 10 // height)),
+            slice(j * 9 // width, -(-(j + 1) * 9 // width)),
+        )
         expected[:, :, i, j] = x[:, :, rows, columns].mean((2, 3), dtype=np.float64)
     yield kernel(x, (height, width)), expected

@@ -133,9 +133,8 @@ def _environment(repository: Path, file: str) -> Iterator[None]:
             yield
     finally:
         sys.path[:] = path
-        for name in set(sys.modules) - modules:
-            if _is_below(sys.modules[name], repository):
-                del sys.modules[name]
+        for name in [name for name in set(sys.modules) - modules if _is_below(sys.modules[name], repository)]:
+            del sys.modules[name]
 
 
 def _is_below(module: ModuleType, folder: Path) -> bool:

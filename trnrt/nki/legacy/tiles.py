@@ -17,6 +17,7 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Mask, regions
 from trnrt.nki.legacy.session import active_session
+from trnrt.nki.legacy.splitting import split_ranks
 from trnrt.nki.legacy.windows import Beyond, repeat, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, tfloat32
 from trnrt.nki.machine.program import MemoryRegion, Source
@@ -131,9 +132,11 @@ class Tile:
 
     # -- Other forms ---------------------------------------------------------------------------------------
 
-    def reshape(self, *shape: Any) -> Tile:
+    def reshape(self, *sizes: Any, shape: Any = None) -> Tile:
         """The same elements in another shape; on chip the partitions stay."""
-        wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        if shape is not None:
+            sizes = tuple(shape)
+        wanted = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
         return Tile(self.window.reshape(tuple(int(size) for size in wanted)))
 
     def broadcast_to(self, shape: Sequence[int], **_: Any) -> Tile:
@@ -324,7 +327,9 @@ class Pending(Tile):
                 session.forget_zeros(target.target)
             for source, bounds in self.parts:
                 dst = target if bounds is None else _in_shape(target, self._shape).narrow(bounds)
-                emit(dst.target, *(_operand(one, source, iterated) for one in self._sources))
+                operands = [_operand(one, source, iterated) for one in self._sources]
+                for part, own in split_ranks(dst.target, operands):
+                    emit(part, *own)
 
     def _iteration_rank(self) -> int:
         return next((len(source) for source, _ in self.parts if source is not None), 0)

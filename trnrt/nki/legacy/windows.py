@@ -10,6 +10,7 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Index
+from trnrt.nki.legacy.slicing import as_expressions, leaves
 from trnrt.nki.sim.tensor import NkiTensor
 
 Beyond = tuple[int, int, int, tuple[int, ...]]
@@ -29,6 +30,8 @@ def select(view: NkiTensor, key: Any) -> Window:
     rows = [at for at, item in enumerate(keys) if isinstance(item, NkiTensor)]
     if rows:
         return _select_rows(view, keys, rows)
+    if any(leaves(item, size) for item, size in zip(keys, view.shape, strict=True)):
+        keys = as_expressions(view, keys)
     if not any(isinstance(item, Index) for item in keys):
         return view[tuple(keys)], ()
     return _select_by_expressions(view, keys)
