@@ -104,7 +104,8 @@ def drive_gradient(kernel: Any, rng: np.random.Generator) -> Pairs:
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: int = -1) -> Array:
     """softmax(q k.T) v, on the last two axes (length, head); the scale is in q."""
     logits = q.astype(np.float64) @ k.swapaxes(-1, -2)
-    return softmax(_masked(logits, causal=causal, window=window)) @ v
+    found: Array = softmax(_masked(logits, causal=causal, window=window)) @ v
+    return found
 
 
 def log_sums(q: Array, k: Array, *, causal: bool) -> Array:
@@ -112,7 +113,8 @@ def log_sums(q: Array, k: Array, *, causal: bool) -> Array:
     logits = q.swapaxes(2, 3).astype(np.float64) @ k / q.shape[2] ** 0.5
     logits = _masked(logits, causal=causal)
     sums = np.log(np.exp(logits).sum(-1))
-    return sums.reshape(*sums.shape[:2], -1, 128).swapaxes(2, 3)
+    found: Array = sums.reshape(*sums.shape[:2], -1, 128).swapaxes(2, 3)
+    return found
 
 
 def _masked(logits: Array, *, causal: bool, window: int = -1) -> Array:

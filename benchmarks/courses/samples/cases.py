@@ -60,7 +60,8 @@ def draw(rng: np.random.Generator, shape: Sequence[int], dtype: Any = np.float32
 def softmax(x: Array) -> Array:
     """Along the last axis."""
     raised = np.exp(x - x.max(-1, keepdims=True))
-    return raised / raised.sum(-1, keepdims=True)
+    shares: Array = raised / raised.sum(-1, keepdims=True)
+    return shares
 
 
 def upsample(x: Array, axis: int) -> Array:

@@ -55,14 +55,16 @@ def drive_quantised_norm(kernel: Any, rng: np.random.Generator) -> Pairs:
 def rms_norm(x: Array, gamma: Array) -> Array:
     """``x / rms(x) * gamma`` along the last axis."""
     wide = x.astype(np.float64)
-    return wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * gamma.astype(np.float64)
+    normal: Array = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * gamma.astype(np.float64)
+    return normal
 
 
 def read_quantised(rows: Any) -> Array:
     """The numbers of quantised rows (..., n + 4), of which the four last bytes are the scale."""
     rows = np.asarray(rows)
     scale = np.ascontiguousarray(rows[..., -4:]).view(np.uint8).view(np.float32)
-    return rows[..., :-4].astype(np.float64) * scale
+    found: Array = rows[..., :-4].astype(np.float64) * scale
+    return found
 
 
 @sample(f"{FOLDER}/vision.py", "select_and_scatter_kernel")
@@ -94,9 +96,11 @@ def drive_adaptive_pool(kernel: Any, rng: np.random.Generator) -> Pairs:
     x, (height, width) = draw(rng, (2, 80, 10, 9)), (4, 5)
     expected = np.empty((2, 80, height, width))
     for i, j in np.ndindex(height, width):
-        rows, columns = (
-            slice(i * 10 // height, -(-(i + 1) * 10 // height)),
-            slice(j * 9 // width, -(-(j + 1) * 9 // width)),
-        )
+        rows, columns = _window(i, 10, height), _window(j, 9, width)
         expected[:, :, i, j] = x[:, :, rows, columns].mean((2, 3), dtype=np.float64)
     yield kernel(x, (height, width)), expected
+
+
+def _window(at: int, size: int, count: int) -> slice:
+    """The elements of window ``at`` of ``count`` that cover ``size``."""
+    return slice(at * size // count, -(-(at + 1) * size // count))

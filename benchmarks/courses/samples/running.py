@@ -24,9 +24,9 @@ DRIVERS = ("attention", "contributed", "reference", "tutorials")
 PACKAGE = "src/nki_samples/reference/"  # its files import each other by `from ..util`
 
 HELPERS = {
-    "contributed/neuron-team-kernels/flash_paged_attn_varlen/flash_attn_core.py": "helpers of varlen_attention_kernel.py",
-    "src/nki_samples/reference/rmsnorm_quant/rmsnorm_quant_constants.py": "helpers of rmsnorm_quant.py, which runs them",
-    "src/nki_samples/tutorials/attention_fwd_performance/test_attention.py": "a test of attention_kernels.py's kernels",
+    "contributed/neuron-team-kernels/flash_paged_attn_varlen/flash_attn_core.py": "parts of varlen_attention_kernel.py",
+    "src/nki_samples/reference/rmsnorm_quant/rmsnorm_quant_constants.py": "parts of rmsnorm_quant.py",
+    "src/nki_samples/tutorials/attention_fwd_performance/test_attention.py": "a test of attention_kernels.py",
 }
 """Files with no kernel of their own that a host calls."""
 
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str]) -> None:
     for outcome in run_samples(Path(arguments[0]).resolve(), arguments[1] if len(arguments) > 1 else ""):
         shown = "" if outcome.difference is None else f"{outcome.difference:.2g}"
         verdict = "agrees" if outcome.agrees else outcome.problem
-        print(f"{outcome.file}:{outcome.kernel} {outcome.seconds:.1f}s {shown} {verdict}")  # noqa: T201
+        print(f"{outcome.file}:{outcome.kernel} {outcome.seconds:.1f}s {shown} {verdict}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """``neuronxcc.nki.typing``: annotations of parameters, and tensors that a benchmark takes without their data.
 
-``nt.tensor[128, 512]`` annotates and checks nothing. ``nt.tensor[[128, 512], nl.float32]`` is an argument in place of an
-array: the shape and the format are all that a prediction needs.
+``nt.tensor[128, 512]`` annotates and checks nothing. ``nt.tensor[[128, 512], nl.float32]`` is an argument in place of
+an array: the shape and the format are all that a prediction needs.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from trnrt.nki.sim.tensor import NkiTensor
 
 def leaves(item: Any, size: int) -> bool:
     """True if a slice ends beyond its dimension, which a mask may cut off."""
-    return isinstance(item, slice) and isinstance(item.stop, (int, np.integer)) and item.stop > size
+    return isinstance(item, slice) and isinstance(item.stop, (int, np.integer)) and bool(item.stop > size)
 
 
 def as_expressions(view: NkiTensor, keys: list[Any]) -> list[Any]:
