@@ -8,14 +8,14 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy.indexing import Bounds, Mask, regions
+from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.splitting import split_ranks
 from trnrt.nki.legacy.windows import Beyond, repeat, select
@@ -107,7 +107,9 @@ class Tile:
 
     # -- Parts ---------------------------------------------------------------------------------------------
 
-    def __getitem__(self, key: Any) -> Tile:
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, Mask):
+            return MaskedTile(self, key)
         keys = tuple(
             one.window if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,))
         )
@@ -183,6 +185,14 @@ class Tile:
         return FUNCTIONS["invert"](self)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class MaskedTile:
+    """``tile[condition]``: an operand of a matrix product, of which only a part counts."""
+
+    tile: Tile
+    mask: Mask
 
 
 _OPERATORS = {
@@ -321,13 +331,13 @@ class Pending(Tile):
             whole = [part for part in self.parts if part == (None, None)]
             if not folds or not session.is_zero(target.target):
                 session.forget_zeros(target.target) if whole else session.fill_zeros(target.target)
-            elif not session.covers_zeros(target.target):
+            elif not whole or not session.covers_zeros(target.target):
                 session.fill_zeros(target.target)
             else:
                 session.forget_zeros(target.target)
             for source, bounds in self.parts:
                 dst = target if bounds is None else _in_shape(target, self._shape).narrow(bounds)
-                operands = [_operand(one, source, iterated) for one in self._sources]
+                operands = [narrow_operand(one, source, iterated) for one in self._sources]
                 for part, own in split_ranks(dst.target, operands):
                     emit(part, *own)
 
@@ -335,8 +345,10 @@ class Pending(Tile):
         return next((len(source) for source, _ in self.parts if source is not None), 0)
 
 
-def _operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
-    """An operand of an instruction on a part of the elements."""
+def narrow_operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
+    """An operand of an instruction on a part of the elements: a window, an index expression, or what it is."""
+    if isinstance(value, Index):
+        return value if bounds is None else value.narrow(bounds)
     if not isinstance(value, Tile):
         return value
     if bounds is None:
