@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 UNUSED = (
     "loguru",
+    "scipy",
+    "scipy.special",
     "torch",
     "torch.nn",
     "torch.nn.functional",
