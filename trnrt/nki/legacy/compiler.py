@@ -42,5 +42,5 @@ def allocation_scope() -> nullcontext[None]:
 
 
 def no_reorder() -> nullcontext[None]:
-    """A region whose instructions AWS's compiler keeps in order; a prediction covers any order that keeps the result."""
+    """A region whose instructions AWS's compiler keeps in order. A prediction is for orders that keep the result."""
     return nullcontext()
