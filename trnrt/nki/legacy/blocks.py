@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 from math import prod
 from operator import index
@@ -13,7 +16,7 @@ from trnrt.nki.legacy.allocating import Allocation, PsumAllocator, SbufAllocator
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.tiles import Tile, assign, on_chip_shape
 from trnrt.nki.machine.dtypes import DType
-from trnrt.nki.machine.program import MemoryRegion
+from trnrt.nki.machine.program import MemoryRegion, Source
 from trnrt.nki.sim.tensor import NkiTensor
 
 _ALLOCATORS = {SbufAllocator: MemoryRegion.sbuf, PsumAllocator: MemoryRegion.psum}
@@ -110,14 +113,27 @@ def allocate(shape: Any, dtype: DType, buffer: Any, name: str = "") -> Tile | Bl
     allocation = as_allocation(buffer)
     if allocation.region in (MemoryRegion.shared_hbm, MemoryRegion.private_hbm):
         return Tile(session.allocate(sizes, dtype, MemoryRegion.shared_hbm, name))
+    session.use_allocation(direct=allocation.place is not None)
+    name = name or _variable_name(*session.tracer.here())
     at = next((k for k, size in enumerate(sizes) if isinstance(size, PartitionDim)), 0)
     blocks, inner = tuple(index(size) for size in sizes[:at]), on_chip_shape(sizes[at:])
     bytes_each = prod(inner[1:]) * dtype.itemsize
-    tiles = [
-        session.allocate(inner, dtype, allocation.region, name, allocation.address(block, inner[0], bytes_each))
-        for block in product(*(range(size) for size in blocks))
-    ]
+    tiles = []
+    for block in product(*(range(size) for size in blocks)):
+        address = None if session.automatic else allocation.address(block, inner[0], bytes_each)
+        numbered = f"{name}[{', '.join(map(str, block))}]" if name and block else name
+        tiles.append(session.allocate(inner, dtype, allocation.region, numbered, address))
     return Blocks(blocks, tiles) if blocks else Tile(tiles[0])
+
+
+_ASSIGNED = re.compile(r"\s*(\w+)\s*(?::[^=]+)?=(?!=)")
+
+
+@cache
+def _variable_name(source: Source, line: int) -> str:
+    """The variable that the line of an allocation assigns to; "" if it is none."""
+    found = _ASSIGNED.match(linecache.getline(source.file, source.line))
+    return found[1] if found else ""
 
 
 def as_allocation(buffer: Any) -> Allocation:

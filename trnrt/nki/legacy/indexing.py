@@ -49,7 +49,7 @@ class Mask:
     def __bool__(self) -> bool:
         raise KernelError(
             "a condition on index expressions is no Python condition: it holds for some elements only",
-            hint="give it to an instruction as mask=, or use nl.where; combine several with & and |",
+            hint="give it to an instruction as mask=, or to nisa.affine_select; combine several with & and |",
         )
 
 

@@ -26,7 +26,9 @@ def select(view: NkiTensor, key: Any) -> Window:
     Index expressions are broadcast to one shape, as numpy does it: the window has that shape where they stand. A tile
     of indices selects a row of a tensor in HBM for each partition.
     """
+    _check_style(view, key if isinstance(key, tuple) else (key,))
     keys = _expand(key, view.ndim)
+    keys = [int(item) if isinstance(item, Index) and not item.shape else item for item in keys]
     known = [at for at, item in enumerate(keys) if _is_run_time(view, item)]
     if known:
         return _select_at_run_time(view, keys, known)
@@ -38,6 +40,25 @@ def select(view: NkiTensor, key: Any) -> Window:
     if not any(isinstance(item, Index) for item in keys):
         return view[tuple(keys)], ()
     return _select_by_expressions(view, keys)
+
+
+def _check_style(view: NkiTensor, keys: tuple[Any, ...]) -> None:
+    """KernelError for index expressions of one dimension, and for those beside slices.
+
+    Source: SDK 2.26.1, nki/api/nki.errors.rst, err_1d_arange_not_supported and
+    err_unsupported_mixing_basic_advanced_tensor_indexing.
+    """
+    expressions = [item for item in keys if isinstance(item, Index) and item.shape]
+    if any(item.ndim == 1 for item in expressions):
+        raise KernelError(
+            f"an index of {view.storage} is an nl.arange of one dimension; a tile has two or more",
+            hint="write nl.arange(n)[:, None] for partitions and nl.arange(n)[None, :] for elements of each",
+        )
+    if expressions and any(isinstance(item, slice) for item in keys):
+        raise KernelError(
+            f"indices of {view.storage} are slices and index expressions at once; they must be one or the other",
+            hint="write nl.arange(n)[None, :] in the place of a slice, in the dimension that it should have",
+        )
 
 
 def _expand(key: Any, ndim: int) -> list[Any]:
