@@ -152,6 +152,8 @@ def _on_chip_window(
 
 def _select_rows(view: NkiTensor, keys: list[Any], rows: list[int]) -> Window:
     """Rows of a tensor in HBM that a tile of indices selects, one for each partition."""
+    if not view.on_chip and all(isinstance(item, int) for item in keys[: rows[0]]):
+        view, keys, rows = view[tuple(keys[: rows[0]])], keys[rows[0] :], [at - rows[0] for at in rows]
     if rows != [0] or view.on_chip:
         raise KernelError(
             f"a tile is an index of dimension {rows[-1]} of {view}: indices that the device knows select rows of a "

@@ -44,10 +44,10 @@ def matmul(x: Any, y: Any, *, transpose_x: bool = False, mask: Any = None, **_: 
         raise KernelError("nl.matmul: mask with transpose_x=False; give x transposed, with transpose_x=True")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, _transpose_tile(a), b, accumulate=False)
+        isa.nc_matmul(dst, _transpose_tile(a), copy_to_sbuf(b), accumulate=False)
 
     def fold(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, _transpose_tile(a), b)
+        isa.nc_matmul(dst, _transpose_tile(a), copy_to_sbuf(b))
 
     shape = (x.shape[0], *y.shape[1:])
     return Pending(shape, float32, emit, (x, y), buffer=MemoryRegion.psum, mask=mask, fold=fold)
