@@ -69,6 +69,10 @@ class Blocks:
         keys = list(key) if isinstance(key, tuple) else [key]
         if keys and keys[0] is Ellipsis and len(keys) == 1:
             return self
+        number = self._find(keys)
+        if number is not None:
+            inner = keys[len(self.blocks) :]
+            return self.tiles[number][tuple(inner)] if inner else self.tiles[number]
         rest = keys[len(self.blocks) :]
         ranges = [self._range(dim, one) for dim, one in enumerate(keys[: len(self.blocks)])]
         ranges += [range(size) for size in self.blocks[len(ranges) :]]
@@ -86,6 +90,17 @@ class Blocks:
         part = self[key]
         for one in part.tiles if isinstance(part, Blocks) else (part,):
             assign(one, value)
+
+    def _find(self, keys: list[Any]) -> int | None:
+        """The number of the block that integers name; None if they are others, or too few."""
+        number = 0
+        if len(keys) < len(self.blocks):
+            return None
+        for size, at in zip(self.blocks, keys, strict=False):
+            if not isinstance(at, int) or not 0 <= at < size:
+                return None
+            number = number * size + at
+        return number
 
     def _range(self, dim: int, key: Any) -> range:
         size = self.blocks[dim]

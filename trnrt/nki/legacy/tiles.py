@@ -16,7 +16,7 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
-from trnrt.nki.legacy.session import active_session
+from trnrt.nki.legacy.session import Session, active_session
 from trnrt.nki.legacy.splitting import split_ranks
 from trnrt.nki.legacy.windows import Beyond, repeat, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
@@ -118,11 +118,14 @@ class Tile:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, Mask):
             return MaskedTile(self, key)
-        keys = tuple(
-            one.window if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,))
-        )
+        keys = key if isinstance(key, tuple) else (key,)
         view = self.window if isinstance(self, Pending) else self._view
-        found, beyond = select(view, keys)
+        for one in keys:
+            if not isinstance(one, (slice, int)):
+                break
+        else:  # only integers and slices: most of an unrolled kernel
+            return Tile(view[keys])
+        found, beyond = select(view, tuple(one.window if isinstance(one, Tile) else one for one in keys))
         return Tile(found, (*self._beyond, *beyond) if found is view else beyond)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -249,6 +252,10 @@ Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
 
 
+_WHOLE: tuple[tuple[None, None], ...] = ((None, None),)
+"""The parts of an instruction without a mask."""
+
+
 class Pending(Tile):
     """The result of an instruction that isn't issued yet: of this shape and format, in this memory.
 
@@ -282,8 +289,11 @@ class Pending(Tile):
         self._emit, self._fold, self._converts = emit, fold, converts
         self._waits = True
         self._place: tuple[Source, int] = session.tracer.here()
-        found = regions(mask, self._shape if iteration is None else tuple(iteration))
-        self.parts = [(one, one if one is None or bounds_of is None else bounds_of(one)) for one in found]
+        if mask is None:
+            self.parts: Sequence[tuple[Bounds | None, Bounds | None]] = _WHOLE
+        else:
+            found = regions(mask, self._shape if iteration is None else tuple(iteration))
+            self.parts = [(one, one if one is None or bounds_of is None else bounds_of(one)) for one in found]
         self._beyond = ()
         session.pending = self
 
@@ -351,20 +361,26 @@ class Pending(Tile):
         session = active_session("an instruction")
         self._waits = False
         session.pending = None
-        iterated = self._iteration_rank()
-        with session.write_at(self._place):
-            whole = [part for part in self.parts if part == (None, None)]
-            if not folds or not session.is_zero(target.target):
-                session.forget_zeros(target.target) if whole else session.fill_zeros(target.target)
-            elif not whole or not session.covers_zeros(target.target):
-                session.fill_zeros(target.target)
-            else:
-                session.forget_zeros(target.target)
+        before, session.tracer.place = session.tracer.place, self._place
+        try:
+            if session.zeros:
+                self._settle_zeros(session, target.target, folds=folds)
+            rank = 0 if self.parts is _WHOLE else self._iteration_rank()
             for source, bounds in self.parts:
                 dst = target if bounds is None else target.narrow(bounds)
-                operands = [narrow_operand(one, source, iterated) for one in self._sources]
+                operands = [narrow_operand(one, source, rank) for one in self._sources]
                 for part, own in split_ranks(dst.target, operands):
                     emit(part, *own)
+        finally:
+            session.tracer.place = before
+
+    def _settle_zeros(self, session: Session, target: NkiTensor, *, folds: bool) -> None:
+        """Write the zeros that the target's tile counts as, unless the instruction overwrites or adds to all of it."""
+        whole = (None, None) in self.parts
+        if whole and (not folds or session.covers_zeros(target)):
+            session.forget_zeros(target)
+        else:
+            session.fill_zeros(target)
 
     def _iteration_rank(self) -> int:
         return next((len(source) for source, _ in self.parts if source is not None), 0)
