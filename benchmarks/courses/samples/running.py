@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,12 +77,16 @@ def run_file(repository: Path, file: str, samples: Sequence[Sample]) -> list[Out
     """The outcomes of a file's kernels; one outcome without a kernel's name if it can't be imported."""
     with _environment(repository, file):
         try:
-            module = _load(repository, file)
+            _load(repository, file)
         except Exception as error:
             return [Outcome(file, "", is_public(repository, file), None, "", 0.0, _first_line(error))]
         if not samples:
             return [Outcome(file, "", False, None, "", 0.0, HELPERS.get(file, "no driver"))]
-        return [_run(module, sample) for sample in samples]
+    outcomes = []
+    for sample in samples:
+        with _environment(repository, file):  # modules afresh: some keep the next free address
+            outcomes.append(_run(_load(repository, file), sample))
+    return outcomes
 
 
 def _run(module: ModuleType, sample: Sample) -> Outcome:
@@ -126,12 +132,15 @@ def is_public(repository: Path, file: str) -> bool:
 @contextmanager
 def _environment(repository: Path, file: str) -> Iterator[None]:
     """The old namespace, the file's folder on the path; modules loaded inside are forgotten after it."""
-    path, modules = list(sys.path), set(sys.modules)
+    path, modules, before = list(sys.path), set(sys.modules), Path.cwd()
     sys.path[:0] = [str((repository / file).parent), str(repository / "src")]
     try:
-        with install_briefly(legacy=True), unused_packages():
+        # Kernels with the options of a benchmark write files into the working directory.
+        with install_briefly(legacy=True), unused_packages(), tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
             yield
     finally:
+        os.chdir(before)
         sys.path[:] = path
         for name in [name for name in set(sys.modules) - modules if _is_below(sys.modules[name], repository)]:
             del sys.modules[name]

@@ -17,6 +17,7 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
 from trnrt.nki.legacy.session import Session, active_session
+from trnrt.nki.legacy.slicing import leaves
 from trnrt.nki.legacy.splitting import split_ranks
 from trnrt.nki.legacy.windows import Beyond, repeat, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
@@ -124,7 +125,8 @@ class Tile:
             if not isinstance(one, (slice, int)):
                 break
         else:  # only integers and slices: most of an unrolled kernel
-            return Tile(view[keys])
+            if not any(map(leaves, keys, view.shape)):
+                return Tile(view[keys])
         found, beyond = select(view, tuple(one.window if isinstance(one, Tile) else one for one in keys))
         return Tile(found, (*self._beyond, *beyond) if found is view else beyond)
 
