@@ -33,7 +33,7 @@ def write_artefacts(programs: Sequence[Program], options: Mapping[str, Any]) -> 
 
 
 def describe_programs(programs: Sequence[Program]) -> dict[str, Any]:
-    """What a stand-in says of a kernel: its size, and the predicted latency in microseconds."""
+    """The text of a stand-in about a kernel: its size, and the predicted latency in microseconds."""
     from trnrt.nki.machine.timing.prediction import predict_benchmark
 
     found = predict_benchmark(list(programs))

@@ -89,6 +89,11 @@ class LegacyKernel(Kernel):
         if is_tracing():
             if not is_active():
                 raise KernelError(f"kernel {self.name} is of the old namespace; a kernel of `import nki` can't call it")
+            if self.grid:
+                raise KernelError(
+                    f"kernel {self.name} is called with a launch grid, {self.grid}, inside another kernel",
+                    hint="call it without one, in a loop; only the kernel that the host calls has a grid",
+                )
             return self.function(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NoReturn
 
+import ml_dtypes
 import numpy as np
 
 from trnrt.nki.errors import KernelError
@@ -26,8 +27,8 @@ from trnrt.nki.machine.rules.access import start_problem
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
 
-SCALARS = (int, float, np.number, np.bool_)
-
+SMALL_FLOATS = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2)
+SCALARS = (int, float, np.number, np.bool_, *SMALL_FLOATS)
 
 FUNCTIONS: dict[str, Callable[..., Tile]] = {}
 """Functions of `nl` behind the operators and methods of tiles, which register themselves: ``binary``, ``copy`` ..."""
@@ -103,7 +104,7 @@ class Tile:
         return prod(self.shape[1:])
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.shape}, {self.format}, {self.buffer.value})"
+        return f"Tile({self.shape}, {self.format}, {self.buffer.value})"
 
     def __bool__(self) -> bool:
         raise KernelError("a tile's numbers are known on the device only: no Python condition can test them")
@@ -121,14 +122,19 @@ class Tile:
             return MaskedTile(self, key)
         keys = key if isinstance(key, tuple) else (key,)
         view = self.window if isinstance(self, Pending) else self._view
-        for one in keys:
-            if not isinstance(one, (slice, int)):
-                break
-        else:  # only integers and slices: most of an unrolled kernel
-            if not any(map(leaves, keys, view.shape)):
+        if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
+            return self._masked(view, keys[0])
+        keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
+        if not self._beyond and not any(map(leaves, keys, view.shape)):
+            for one in keys:
+                if not isinstance(one, (slice, int)):
+                    break
+            else:  # only integers and slices: most of an unrolled kernel
                 return Tile(view[keys])
-        found, beyond = select(view, tuple(one.window if isinstance(one, Tile) else one for one in keys))
-        return Tile(found, (*self._beyond, *beyond) if found is view else beyond)
+        found, beyond = select(view, keys)
+        if self._beyond and found.shape == view.shape:
+            return Tile(view, self._beyond)
+        return Tile(found if not self._beyond else select(self.target, keys)[0], beyond)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         assign(self[key], value)
@@ -284,7 +290,7 @@ class Pending(Tile):
     ) -> None:
         session = active_session("an instruction")
         # Operands that wait are issued now, before this one.
-        self._sources = [Tile(one.target_of_read(), ()) if isinstance(one, Pending) else one for one in sources]
+        self._sources = [_settle(one) for one in sources]
         session.flush()
         self._shape = on_chip_shape(shape)
         self._dtype, self._region = dtype, buffer
@@ -388,6 +394,13 @@ class Pending(Tile):
         return next((len(source) for source, _ in self.parts if source is not None), 0)
 
 
+def _settle(operand: Any) -> Any:
+    """An operand for an instruction to come: results that wait are issued, floats of numpy's add-ons are Python's."""
+    if isinstance(operand, Pending):
+        return Tile(operand.target_of_read())
+    return float(operand) if isinstance(operand, SMALL_FLOATS) else operand
+
+
 def narrow_operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
     """An operand of an instruction on a part of the elements: a window, an index expression, or what it is."""
     if isinstance(value, Index):
@@ -432,7 +445,7 @@ def assign(target: Tile, value: Any) -> None:
         )
     if isinstance(value, SCALARS):
         session.flush()
-        _fill(target.window, value)
+        _fill(target.window, float(value) if isinstance(value, SMALL_FLOATS) else value)
         return
     if not isinstance(value, Tile):
         raise KernelError(f"a {type(value).__name__} is assigned to a tile; it must be a tile or a number")

@@ -11,7 +11,7 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Index, RunTimeIndex
 from trnrt.nki.legacy.slicing import as_expressions, leaves
-from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.tensor import NkiTensor, resolve_index
 
 Beyond = tuple[int, int, int, tuple[int, ...]]
 """A dimension of the tensor that a window leaves: its number and size, the first index, the step of each dimension."""
@@ -115,8 +115,7 @@ def _select_by_expressions(view: NkiTensor, keys: Sequence[Any]) -> Window:
             offset += part.offset - view.offset
             (before if dim < at and adjacent else after).append((part.shape[dim], part.strides[dim]))
         else:
-            part = view[(slice(None),) * dim + (slice(item, item + 1),)]
-            offset += part.offset - view.offset
+            offset += resolve_index(item, dim, size) * stride
     if not before and not after:
         return (_on_chip_window if view.on_chip else _window)(view, grid, tuple(strides), offset, beyond)
     shape = (*(size for size, _ in before), *grid, *(size for size, _ in after))

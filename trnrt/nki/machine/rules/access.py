@@ -40,7 +40,7 @@ def start_partition(instruction: Instruction, target: Target) -> str | None:
 
 
 def start_problem(arg: str, view: View) -> str | None:
-    """What keeps an engine from starting at the view's first partition; None if nothing does."""
+    """The reason why no engine can start at the view's first partition; None if nothing does."""
     start = view.first_partition
     if start == 0:
         return None
