@@ -82,11 +82,12 @@ class Session:
         buffer: MemoryRegion,
         name: str = "",
         address: tuple[int, int] | None = None,
+        what: str = "nl.ndarray",
     ) -> NkiTensor:
-        """A new tensor. One in shared HBM belongs to all instances: the n-th of each is the same."""
+        """A new tensor, for ``what``. One in shared HBM belongs to all instances: the n-th of each is the same."""
         sizes = tuple(int(size) for size in shape)
         if buffer is not MemoryRegion.shared_hbm:
-            return self.tracer.allocate(sizes, dtype, buffer, name, address)
+            return self.tracer.allocate(sizes, dtype, buffer, name, address, what)
         number, self.outputs = self.outputs, self.outputs + 1
         if number == len(self.shared):
             self.shared.append(self.tracer.allocate(sizes, dtype, buffer, name, None))

@@ -7,6 +7,7 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -124,13 +125,9 @@ class Tile:
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
             return self._masked(view, keys[0])
+        if not self._beyond and _are_plain(keys) and not any(map(leaves, keys, view.shape)):
+            return Tile(view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
-        if not self._beyond and not any(map(leaves, keys, view.shape)):
-            for one in keys:
-                if not isinstance(one, (slice, int)):
-                    break
-            else:  # only integers and slices: most of an unrolled kernel
-                return Tile(view[keys])
         found, beyond = select(view, keys)
         if self._beyond and found.shape == view.shape:
             return Tile(view, self._beyond)
@@ -260,6 +257,14 @@ Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
 
 
+def _are_plain(keys: tuple[Any, ...]) -> bool:
+    """True if keys are integers and slices, as most of those in an unrolled kernel."""
+    for one in keys:  # noqa: SIM110 - all() of a generator takes twice the time
+        if not isinstance(one, (slice, int)):
+            return False
+    return True
+
+
 _WHOLE: tuple[tuple[None, None], ...] = ((None, None),)
 """The parts of an instruction without a mask."""
 
@@ -334,12 +339,17 @@ class Pending(Tile):
         """Give the result a tile of its own, if the instruction still waits."""
         if self._waits:
             with active_session("an instruction").write_at(self._place):
-                self._view = self.allocate()
+                try:
+                    self._view = self.allocate()
+                except KernelError as error:
+                    self._explain(error)
+                    raise
             self._issue_into(Tile(self._view), self._emit)
 
     def allocate(self) -> NkiTensor:
         """The tile of its own."""
-        return active_session("an instruction").allocate(self._shape, self._dtype, self._region)
+        session = active_session("an instruction")
+        return session.allocate(self._shape, self._dtype, self._region, what="the result of an instruction")
 
     def issue_into(self, target: Tile) -> bool:
         """Write to ``target`` in place of a tile of its own, if its number format allows it; True if it did."""
@@ -379,8 +389,19 @@ class Pending(Tile):
                 operands = [narrow_operand(one, source, rank) for one in self._sources]
                 for part, own in split_ranks(dst.target, operands):
                     emit(part, *own)
+        except KernelError as error:
+            self._explain(error)
+            raise
         finally:
             session.tracer.place = before
+
+    def _explain(self, error: KernelError) -> None:
+        """Make an error name the line of this instruction, which is issued later, and its result."""
+        error.source = error.source or self._place[0]
+        if error.hint is None and re.search(r"\bdst\b", str(error)):
+            error.hint = (
+                "dst is the result of the instruction, in the format dtype=, or the tile that it is assigned to"
+            )
 
     def _settle_zeros(self, session: Session, target: NkiTensor, *, folds: bool) -> None:
         """Write the zeros that the target's tile counts as, unless the instruction overwrites or adds to all of it."""
