@@ -246,6 +246,10 @@ class Simulated:
     def function(self) -> Callable[..., Any]:
         return self.kernel.function
 
+    def programs(self) -> list[Program]:
+        """The programs of the calls so far, on the first core."""
+        return [executor.program for executor in self._compiled.values()]
+
     def trace(self, *args: Any, **kwargs: Any) -> list[Program]:
         """The program of each core for these arguments (arrays or ``Spec`` for tensors), without any data."""
         given = host_arguments(self.function, args, kwargs)
