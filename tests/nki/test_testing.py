@@ -77,6 +77,21 @@ def broken(a):
     a_sb = load(a)
     nisa.dma_copy(dst=a, src=a_sb[:, 1:])
 '''
+OLD = """
+import neuronxcc.nki as nki
+import neuronxcc.nki.language as nl
+
+@nki.jit
+def add(a, b):
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    total = nl.add(nl.load(a), nl.load(b))
+    nl.store(out, total)
+    return out
+
+@nki.baremetal
+def add_bare(a, b):
+    return add(a, b)
+"""
 HEAD = """
 import numpy as np
 import pytest
@@ -304,6 +319,30 @@ def test_a_broken_rule_shows_the_kernels_line_and_can_be_expected(run: Run) -> N
     place = place_of("nisa.dma_copy(dst=a, src")
     result.stdout.fnmatch_lines([">*nki_simulate(broken, A)", "*nisa.dma_copy(dst=a, src=a_sb?:, 1:?)", f"{place}: *"])
     result.stdout.no_fnmatch_line("*trnrt/nki*")
+
+
+def test_kernels_of_the_old_namespace(run: Run) -> None:
+    """They fail with the line of the old code."""
+    (run.pytester.path / "old.py").write_text(OLD)
+    text = """
+    import old
+
+    def test_passes(nki_simulate):
+        nki_simulate(old.add, A, A).equals(2 * A)
+        nki_simulate(old.add_bare, A, A).equals(2 * A)
+
+    @pytest.mark.nki_budget(us=1)
+    def test_slow(nki_simulate):
+        nki_simulate(old.add, A, A)
+
+    def test_fails(nki_simulate):
+        nki_simulate(old.add, A, A).equals(A)
+    """
+    result = run(dedent(text))
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["*us over the budget of 1 us", "*first: ?0, 0? is 2, expected 1,*", "*nl.store(out, *"])
+    result.stdout.fnmatch_lines(["*old.py:9 in add"])
+    assert "neuronxcc" not in sys.modules
 
 
 # ---- targets and releases

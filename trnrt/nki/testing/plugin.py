@@ -44,7 +44,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if early_config.getini("nki_install"):
         from trnrt.nki.installing import install_briefly
 
-        installed = install_briefly(_level(early_config))
+        installed = install_briefly(_level(early_config), legacy=True)
         installed.__enter__()
         early_config.stash[_INSTALLED] = installed
 
@@ -68,7 +68,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """A test file that names our fixtures or mark may say ``import nki``, as may what it imports."""
+    """A test file that names our fixtures or mark may import ``nki`` or ``neuronxcc.nki``, as may what it imports."""
     with _simulator(collector.config) if _is_ours(collector) else nullcontext():
         return (yield)
 
@@ -150,10 +150,10 @@ def _is_ours(node: pytest.Collector | None) -> bool:
 
 
 def _simulator(config: pytest.Config) -> AbstractContextManager[bool]:
-    """The simulator as ``nki``, unless AWS's package is installed."""
+    """The simulator as ``nki`` and ``neuronxcc.nki``, unless AWS's packages are installed."""
     from trnrt.nki.installing import install_briefly
 
-    return install_briefly(_level(config))
+    return install_briefly(_level(config), legacy=True)
 
 
 def _targets(config: pytest.Config) -> list[str]:

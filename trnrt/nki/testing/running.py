@@ -44,7 +44,7 @@ class Simulation:
         """
         __tracebackhide__ = True
         known = self._simulated.get(id(kernel))
-        simulated = simulate(kernel, self.target, nki=self.level) if known is None else known[1]
+        simulated = self._simulate(kernel) if known is None else known[1]
         self._simulated[id(kernel)] = kernel, simulated
         given = host_arguments(simulated.function, args, kwargs)
         before = _copied(given)
@@ -54,6 +54,10 @@ class Simulation:
             error.args = (scripts.with_code(error),)
             raise _without_our_frames(error) from error.__cause__
         return Run(simulated, given, before, result)
+
+    def _simulate(self, kernel: Any) -> Simulated:
+        inner = getattr(kernel, "kernel", None)  # of the old namespace's nki.baremetal, nki.benchmark, nki.profile
+        return simulate(inner if isinstance(inner, Kernel) else kernel, self.target, nki=self.level)
 
 
 class Run:
