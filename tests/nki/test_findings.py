@@ -84,10 +84,10 @@ TITLES = {
 }
 INTRODUCTION = """# What `trnrt nki check` finds
 
-Generated from the tables of rules. Each kind of finding has a code, which never changes its meaning: reviews, baselines and
-suppressions can rely on it. `--json` and `--sarif` give it with each finding. *warning*: `nki check` lists it, and exits
-with 0 if there is nothing else. *0.6*, *0.7*: only at that level of NKI. [Testing kernels](testing-kernels.md) shows how to
-see findings in code reviews.
+Generated from the tables of rules. Each kind of finding has a code, which never changes its meaning: reviews, baselines
+and suppressions can rely on it. `--json` and `--sarif` give it with each finding. *warning*: `nki check` lists it, and
+exits with 0 if there is nothing else. *0.6*, *0.7*: only at that level of NKI. [Testing kernels](testing-kernels.md)
+shows how to see findings in code reviews.
 """
 
 
