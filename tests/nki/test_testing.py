@@ -142,7 +142,7 @@ def test_results_written_arguments_tuples_and_functions_pass(run: Run) -> None:
     def test_array(nki_simulate):
         ran = nki_simulate(double, A)
         ran.equals(2 * A)
-        assert ran.result.dtype == np.float32 and ran.written == {}
+        assert ran.result.dtype == np.float32 and ran.writes == {}
         assert 5 < ran.profile.benchmark_us < 50
 
     def test_function_gets_the_inputs_and_the_attributes(nki_simulate):
@@ -162,8 +162,8 @@ def test_results_written_arguments_tuples_and_functions_pass(run: Run) -> None:
         dst, count = np.zeros((4, 3), np.float32), np.zeros((1, 1), np.int32)
         ran = nki_simulate(fill, dst, count, A)
         ran.equals((2 * A, np.full((1, 1), 3)))
-        ran.equals(written={"count": np.full((1, 1), 3), "dst": lambda dst, count, a: 2 * a + dst})
-        assert list(ran.written) == ["dst", "count"] and ran.result is None and dst[3, 2] == 24
+        ran.equals(writes={"count": np.full((1, 1), 3), "dst": lambda dst, count, a: 2 * a + dst})
+        assert list(ran.writes) == ["dst", "count"] and ran.result is None and dst[3, 2] == 24
 
     def test_the_bound_of_a_dtype(nki_simulate):
         nki_simulate(double, A).equals(2 * A * (1 + 5e-5))
@@ -293,7 +293,7 @@ def test_a_copy_of_unwritten_memory(run: Run) -> None:
     [
         ("nki_simulate(double, A).equals(A[:2])", "the result: its shape is (4, 3), expected (2, 3)"),
         ("nki_simulate(split, B).equals((B, B, B))", "split gives result 0, result 1, and the test expects 3 arrays"),
-        ("nki_simulate(double, A).equals(written={'a': A})", "double doesn't write an argument 'a'; it writes none"),
+        ("nki_simulate(double, A).equals(writes={'a': A})", "double doesn't write an argument 'a'; it writes none"),
         ("nki_simulate(double, A).equals()", "equals() needs what to compare with"),
         ("nki_simulate(double, A).equals('A')", "the result: str is no array of numbers"),
     ],

@@ -56,7 +56,7 @@ class Calls:
         if not self._made:
             return ["nki_budget: the test ran no kernel on the simulator, so there is no time to compare"]
         profiles = [(label, profile_programs(programs)) for _, label, programs in self._made.values()]
-        return [over for label, profile in profiles if (over := "\n".join(_over(label, profile, budget)))]
+        return [over for label, profile in profiles if (over := "\n".join(_excess(label, profile, budget)))]
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def record_calls() -> Iterator[Calls]:
         yield calls
 
 
-def _over(label: str, profile: Profile, budget: Budget) -> Iterator[str]:
+def _excess(label: str, profile: Profile, budget: Budget) -> Iterator[str]:
     """The lines about a call that is over the budget; none if it isn't."""
     low, high = profile.low_us.benchmark, profile.high_us.benchmark
     compared = high if budget.upper else profile.benchmark_us

@@ -47,7 +47,7 @@ class Simulation:
         simulated = self._simulate(kernel) if known is None else known[1]
         self._simulated[id(kernel)] = kernel, simulated
         given = host_arguments(simulated.function, args, kwargs)
-        before = _copied(given)
+        before = _copy_inputs(given)
         try:
             result = simulated(*args, **kwargs)
         except KernelError as error:
@@ -74,7 +74,7 @@ class Run:
         self._changes, self._before = executor.changes, before
 
     @property
-    def written(self) -> dict[str, Array]:
+    def writes(self) -> dict[str, Array]:
         """The arguments that the kernel writes, by their names, as they are now."""
         return {self._inputs[at].name: self._arrays[at] for at in self._changes}
 
@@ -89,12 +89,12 @@ class Run:
         *,
         rtol: float | None = None,
         atol: float | None = None,
-        written: Mapping[str, Expected] | None = None,
+        writes: Mapping[str, Expected] | None = None,
     ) -> None:
         """Compare with ``expected``: an array, a tuple of them, or a function that makes them from the inputs.
 
         They are compared with what the kernel returned; if it returned nothing, with the arguments that it writes, in
-        their order. ``written``: arguments that the kernel writes, by name. A function is called as the kernel was,
+        their order. ``writes``: arguments that the kernel writes, by name. A function is called as the kernel was,
         with numpy arrays as they were before the run; floats narrower than 32 bits come as float32. Each result has
         the tolerance of its dtype, unless ``rtol`` and ``atol`` set one: ``|got - expected| <= atol + rtol *
         |expected|``.
@@ -103,9 +103,9 @@ class Run:
             AssertionError: which names the first wrong element, the worst, and the instruction that wrote the first.
         """
         __tracebackhide__ = True
-        if expected is None and not written:
-            raise TypeError("equals() needs what to compare with: an array, a tuple, a function, or written={...}")
-        wanted = written or {}
+        if expected is None and not writes:
+            raise TypeError("equals() needs what to compare with: an array, a tuple, a function, or writes={...}")
+        wanted = writes or {}
         pairs = [] if expected is None else list(self._pair(self._make_expected(expected)))
         pairs += [(*self._argument(name), self._make_expected(value)) for name, value in wanted.items()]
         for what, view, got, value in pairs:
@@ -129,7 +129,7 @@ class Run:
             names = ["the result"] if not program.returns_tuple else [f"result {n}" for n in range(len(arrays))]
             found = list(zip(names, program.outputs, arrays, strict=True))
         else:
-            found = [self._argument(name) for name in self.written]
+            found = [self._argument(name) for name in self.writes]
         values = expected if isinstance(expected, (tuple, list)) and len(found) != 1 else (expected,)
         if isinstance(expected, (tuple, list)) and len(found) == 1 == len(expected):
             values = expected
@@ -144,7 +144,7 @@ class Run:
             storage = self._inputs[at]
             if storage.name == name:
                 return f"argument {name!r}", View(storage, storage.shape, storage.strides, 0), self._arrays[at]
-        names = ", ".join(map(repr, self.written)) or "none"
+        names = ", ".join(map(repr, self.writes)) or "none"
         raise AssertionError(f"{self.programs[0].kernel} doesn't write an argument {name!r}; it writes {names}")
 
     def _complaint(
@@ -178,7 +178,7 @@ class Run:
         return [Element(storages[place], element.number) for storages in shared]
 
 
-def _copied(given: Given) -> Given:
+def _copy_inputs(given: Given) -> Given:
     """The arguments of a call as a reference takes them: copies, and narrow floats as float32."""
 
     def copy(name: str, value: Any) -> Any:
