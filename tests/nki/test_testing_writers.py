@@ -7,8 +7,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch_tensors
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_tensors import Tensor
 
 from trnrt.nki import nisa, nki, nl
 from trnrt.nki.level import Level
@@ -170,6 +172,29 @@ def test_an_argument_that_keeps_its_value() -> None:
     lines = complaint(run, A)
     assert lines[0].endswith("argument 'dst' is wrong in 35 of 40 elements")
     assert lines[-1] == "no instruction writes it: it still has the caller's value"
+
+
+@nki.jit
+def double_into(dst: Any, src: Any) -> Any:
+    """dst = 2 src, and a copy of it."""
+    out = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray(src.shape, dtype=src.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=src)
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=2.0)
+    nisa.dma_copy(dst=dst, src=tile)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_tensors_of_pytorch_are_compared_as_arrays(device: str) -> None:
+    with torch_tensors.installed():
+        dst, src = (Tensor(a.astype(ml_dtypes.bfloat16), device=device) for a in (np.zeros_like(A), A))
+        run = SIMULATE(double_into, dst, src)
+        assert isinstance(run.result, Tensor)
+        run.equals(lambda dst, src: 2 * src + dst, writes={"dst": 2 * A})
+        run.equals(run.result)
+        assert "first: [0, 0] is 2, expected 1" in complaint(run, A)[1]
 
 
 # ---- tolerances

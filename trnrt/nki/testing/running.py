@@ -46,14 +46,14 @@ class Simulation:
         known = self._simulated.get(id(kernel))
         simulated = self._simulate(kernel) if known is None else known[1]
         self._simulated[id(kernel)] = kernel, simulated
-        given = host_arguments(simulated.function, args, kwargs)
-        before = _copy_inputs(given)
+        before = _copy_inputs(host_arguments(simulated.function, args, kwargs))
         try:
             result = simulated(*args, **kwargs)
         except KernelError as error:
             error.args = (scripts.with_code(error),)
             raise _without_our_frames(error) from error.__cause__
-        return Run(simulated, given, before, result)
+        # Anew: a tensor that isn't on the CPU has other numbers now.
+        return Run(simulated, host_arguments(simulated.function, args, kwargs), before, result)
 
     def _simulate(self, kernel: Any) -> Simulated:
         inner = getattr(kernel, "kernel", None)  # of the old namespace's nki.baremetal, nki.benchmark, nki.profile
@@ -61,7 +61,7 @@ class Simulation:
 
 
 class Run:
-    """A finished run of a kernel.
+    """A finished run of a kernel. ``given``: its arguments now; ``before``: copies from before the run.
 
     ``result``: what the kernel returned. ``label``: the call, such as ``add(f32[128,512], f32[128,512]) on trn2``.
     """
