@@ -170,6 +170,10 @@ _FINDER = _Finder()
 
 def _refusal(path: str) -> str:
     """Why the simulator lacks ``path``, and what to use instead."""
+    if _State.legacy and f"{path}.".startswith("neuronxcc."):
+        from trnrt.nki.legacy.api import refuse
+
+        return refuse(path)
     api = load_api(_State.level)
     known = {part: why for part, why in _LEFT_OUT.items() if part not in api.modules}
     left_out = next((why for part, why in known.items() if f"{path}.".startswith(f"{part}.")), None)

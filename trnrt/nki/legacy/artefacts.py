@@ -38,7 +38,7 @@ def write_artefacts(
 
 
 def describe_programs(kernel: str, target: str, programs: Sequence[Any]) -> dict[str, Any]:
-    """What a stand-in says of a kernel: its size, and the predicted latency in microseconds."""
+    """The text of a stand-in about a kernel: its size, and the predicted latency in microseconds."""
     from trnrt.nki.machine.timing.prediction import predict_benchmark
 
     found = predict_benchmark(programs)

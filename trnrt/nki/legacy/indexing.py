@@ -49,7 +49,7 @@ class Mask:
     def __bool__(self) -> bool:
         raise KernelError(
             "a condition on index expressions is no Python condition: it holds for some elements only",
-            hint="give it to an instruction as mask=, or use nl.where; combine several with & and |",
+            hint="give it to an instruction as mask=, or to nisa.affine_select; combine several with & and |",
         )
 
 
@@ -93,11 +93,12 @@ class Index:
     def __iter__(self) -> Iterator[int]:
         raise KernelError("an index expression is no Python range", hint="loop over nl.affine_range or range")
 
-    def __add__(self, other: Any) -> Index:
-        return _combine(operator.add, self, other)
+    def __add__(self, other: Any) -> Any:
+        start = getattr(other, "window", None)
+        return _combine(operator.add, self, other) if start is None else RunTimeIndex(start, 1, self)
 
-    def __radd__(self, other: Any) -> Index:
-        return _combine(operator.add, self, other)
+    def __radd__(self, other: Any) -> Any:
+        return self + other
 
     def __sub__(self, other: Any) -> Index:
         return _combine(operator.sub, self, other)
@@ -139,10 +140,41 @@ class Index:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def broadcast(self, shape: Sequence[int]) -> Index:
+        """The expression with dimensions of size 1 repeated; ValueError if ``shape`` doesn't fit."""
+        sizes = tuple(shape)
+        np.broadcast_shapes(self.shape, sizes)
+        if self.steps is None or len(sizes) < self.ndim:
+            return from_values(np.broadcast_to(self.values, sizes))
+        missing = (0,) * (len(sizes) - self.ndim)
+        repeated = [step if size > 1 else 0 for step, size in zip(self.steps, self.shape, strict=True)]
+        return Index(self.base, (*missing, *repeated), sizes)
+
+    def narrow(self, bounds: Bounds) -> Index:
+        """The part within bounds of each dimension."""
+        return self[tuple(slice(first, end) for first, end in bounds)]
+
     def span(self) -> tuple[int, int]:
         """The least and the largest value."""
         values = self.values
         return int(values.min()), int(values.max())
+
+
+@dataclass(frozen=True, eq=False)
+class RunTimeIndex:
+    """``start * factor + rest``: an index that the device knows, of one element, with an index expression added."""
+
+    start: Any
+    factor: int
+    rest: Index
+
+    def __add__(self, other: Any) -> RunTimeIndex:
+        return RunTimeIndex(self.start, self.factor, self.rest + other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> RunTimeIndex:
+        return RunTimeIndex(self.start, self.factor, self.rest - other)
 
 
 def from_values(values: Array) -> Index:

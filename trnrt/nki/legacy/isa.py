@@ -4,8 +4,12 @@
 
 from __future__ import annotations
 
+from trnrt.nki.legacy.instructions.activations import *
 from trnrt.nki.legacy.instructions.compute import *
 from trnrt.nki.legacy.instructions.movement import *
+from trnrt.nki.legacy.instructions.reductions import *
+from trnrt.nki.legacy.instructions.search import *
+from trnrt.nki.legacy.instructions.selection import *
 from trnrt.nki.machine import modes
 from trnrt.nki.machine.program import Engine
 from trnrt.nki.sim import isa as _isa

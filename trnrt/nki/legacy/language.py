@@ -13,11 +13,13 @@ import numpy as _np
 from trnrt.nki.legacy import indexing as _indexing
 from trnrt.nki.legacy.blocks import par_dim as par_dim
 from trnrt.nki.legacy.lang import elementwise as _elementwise
+from trnrt.nki.legacy.lang.across import *
 from trnrt.nki.legacy.lang.creation import *
 from trnrt.nki.legacy.lang.movement import *
 from trnrt.nki.legacy.lang.products import *
 from trnrt.nki.legacy.lang.program import *
 from trnrt.nki.legacy.lang.reductions import *
+from trnrt.nki.legacy.lang.selection import *
 from trnrt.nki.legacy.launching import nc as nc
 from trnrt.nki.legacy.launching import spmd_dim as spmd_dim
 from trnrt.nki.machine import dtypes as _dtypes
@@ -46,8 +48,8 @@ _BINARY = (
     "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor left_shift right_shift"
 )
 _UNARY = (
-    "abs arctan erf erf_dx exp gelu gelu_apprx_sigmoid gelu_apprx_tanh gelu_dx log mish relu rsqrt sigmoid sign silu "
-    "silu_dx sin softplus sqrt square tanh reciprocal"
+    "abs arctan ceil cos erf erf_dx exp floor gelu gelu_apprx_sigmoid gelu_apprx_tanh gelu_dx log mish relu rsqrt "
+    "sigmoid sign silu silu_dx sin softplus sqrt square tan tanh trunc reciprocal"
 )
 
 
@@ -68,4 +70,5 @@ for _name in _BINARY.split():
     globals()[_name] = _Function(_name, _partial(_elementwise.binary, _name))
 for _name in _UNARY.split():
     globals()[_name] = _Function(_name, _partial(_elementwise.unary, _name))
-invert = _Function("invert", _elementwise.invert)
+for _name in ("invert", "logical_not", "negative"):
+    globals()[_name] = _Function(_name, getattr(_elementwise, _name))

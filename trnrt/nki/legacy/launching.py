@@ -40,6 +40,8 @@ class Cores:
     def __mul__(self, other: int) -> int:
         return self.count * other
 
+    __rmul__ = __mul__
+
     def __index__(self) -> int:
         return self.count
 
@@ -114,7 +116,7 @@ def _wrap(value: Any) -> Any:
 
 def _unwrap(kernel: str, value: Any) -> Any:
     if isinstance(value, Tile):
-        return value.view
+        return value.window
     if isinstance(value, (list, tuple)):
         return tuple(_unwrap(kernel, item) for item in value)
     if isinstance(value, Blocks):

@@ -31,7 +31,8 @@ class Session:
 
     ``pending``: the last instruction, if it waits for its destination. ``shared``: the tensors in HBM that the first
     instance has allocated, in order: the others' are the same. ``zeros``: tiles of PSUM that count as zeros and aren't
-    written yet, each with the place of its allocation: a matrix product that adds to one may overwrite it.
+    written yet, each with the place of its allocation: a matrix product that adds to one may overwrite it. ``runs``: of
+    loops that ``nl.loop_reduce`` reduces over.
     """
 
     tracer: Tracer
@@ -41,6 +42,7 @@ class Session:
     pending: Waiting | None = None
     zeros: dict[int, tuple[NkiTensor, Place]] = field(default_factory=dict)
     outputs: int = 0
+    runs: dict[object, object] = field(default_factory=dict)
 
     def flush(self) -> None:
         """Issue the instruction that waits."""

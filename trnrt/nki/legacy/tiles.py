@@ -8,18 +8,19 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy.indexing import Bounds, Mask, regions
+from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.windows import Beyond, repeat, select
-from trnrt.nki.machine.dtypes import DType, as_dtype, tfloat32
+from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
 from trnrt.nki.machine.program import MemoryRegion, Source
+from trnrt.nki.machine.rules.access import start_problem
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
 
@@ -27,11 +28,11 @@ SCALARS = (int, float, np.number, np.bool_)
 
 
 FUNCTIONS: dict[str, Callable[..., Tile]] = {}
-"""Functions of `nl` behind the operators of tiles: ``binary``, ``invert`` and ``copy``, which register themselves."""
+"""Functions of `nl` behind the operators and methods of tiles, which register themselves: ``binary``, ``copy`` ..."""
 
 
 class Tile:
-    """A window on a tensor. ``view`` is what instructions take; reading it issues what waits to fill the tensor."""
+    """A window on a tensor. Instructions take ``window``; reading it issues what waits to fill the tensor."""
 
     __slots__ = ("_beyond", "_view")
 
@@ -40,7 +41,7 @@ class Tile:
         self._beyond = tuple(beyond)
 
     @property
-    def view(self) -> NkiTensor:
+    def window(self) -> NkiTensor:
         active_session("a tile").fill_zeros(self._view)
         return self.target
 
@@ -48,6 +49,8 @@ class Tile:
     def target(self) -> NkiTensor:
         """The view, to be written as a whole; KernelError if it leaves its tensor."""
         for dim, size, first, steps in self._beyond:
+            if not size:
+                raise KernelError("an operand whose own mask, x[mask], is False is used", hint="give mask= as well")
             last = first + sum(max(0, (n - 1) * step) for n, step in zip(self.shape, steps, strict=True))
             least = first + sum(min(0, (n - 1) * step) for n, step in zip(self.shape, steps, strict=True))
             if least < 0 or last >= size:
@@ -88,6 +91,11 @@ class Tile:
         return self.buffer in (MemoryRegion.sbuf, MemoryRegion.psum)
 
     @property
+    def is_indirect(self) -> bool:
+        """True if indices that only the device knows select its elements."""
+        return self._view.dynamic is not None
+
+    @property
     def free_size(self) -> int:
         """Elements in each partition."""
         return prod(self.shape[1:])
@@ -106,45 +114,62 @@ class Tile:
 
     # -- Parts ---------------------------------------------------------------------------------------------
 
-    def __getitem__(self, key: Any) -> Tile:
-        keys = tuple(one.view if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,)))
-        view = self.view if isinstance(self, Pending) else self._view
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, Mask):
+            return MaskedTile(self, key)
+        keys = tuple(
+            one.window if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,))
+        )
+        view = self.window if isinstance(self, Pending) else self._view
         found, beyond = select(view, keys)
         return Tile(found, (*self._beyond, *beyond) if found is view else beyond)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         assign(self[key], value)
 
+    def _masked(self, view: NkiTensor, mask: bool | np.bool_ | Mask) -> Tile:
+        """The tile as an operand with a mask of its own: a bool; where it is False, no instruction may use the tile."""
+        if isinstance(mask, Mask):
+            raise KernelError(
+                "an operand with a mask of its own, x[mask], is left out of trnrt's simulator",
+                hint="take the part of the operand, as in x[:, 0:64], or give mask= to the instruction",
+            )
+        masked_out = (0, 0, 0, (0,) * view.ndim)
+        return Tile(view, self._beyond if mask else (*self._beyond, masked_out))
+
     def narrow(self, bounds: Bounds) -> Tile:
         """The part within bounds of each dimension; a dimension of size 1 stays, as it is repeated."""
-        shape, offset = list(self.shape), self._view.offset
+        shape, offset, dynamic = list(self.shape), self._view.offset, self._view.dynamic
         beyond = list(self._beyond)
         for dim, (first, end) in enumerate(bounds):
             if shape[dim] == 1:
                 continue
             shape[dim] = end - first
+            if dim == 0 and dynamic is not None and isinstance(dynamic.vector, NkiTensor):
+                dynamic = replace(dynamic, vector=dynamic.vector[first:end])
+                continue
             offset += first * self._view.strides[dim]
             beyond = [(d, size, start + first * steps[dim], steps) for d, size, start, steps in beyond]
-        return Tile(replace(self._view, shape=tuple(shape), offset=offset), beyond)
+        return Tile(replace(self._view, shape=tuple(shape), offset=offset, dynamic=dynamic), beyond)
 
     # -- Other forms ---------------------------------------------------------------------------------------
 
     def reshape(self, *shape: Any) -> Tile:
         """The same elements in another shape; on chip the partitions stay."""
         wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return Tile(self.view.reshape(tuple(int(size) for size in wanted)))
+        return Tile(self.window.reshape(tuple(int(size) for size in wanted)))
 
     def broadcast_to(self, shape: Sequence[int], **_: Any) -> Tile:
-        """A view with the dimensions of size 1 repeated; on chip the partitions stay."""
-        return Tile(repeat(self.view, tuple(int(size) for size in shape)))
+        """A view with the dimensions of size 1 repeated; of a single partition on chip a copy in each."""
+        return FUNCTIONS["broadcast_to"](self, shape=shape)
 
-    def expand_dims(self, axis: int) -> Tile:
-        """A view with a dimension of size 1 at ``axis``."""
-        return Tile(self.view.expand_dim(axis))
+    def expand_dims(self, axis: int | Sequence[int]) -> Tile:
+        """A view with a dimension of size 1 at each ``axis`` of its shape."""
+        return FUNCTIONS["expand_dims"](self, axis)
 
-    def view_as(self, dtype: Any) -> Tile:
+    def view(self, dtype: Any) -> Tile:
         """The same bits in another format."""
-        return Tile(self.view.view(as_dtype(dtype)))
+        return Tile(self.window.view(as_dtype(dtype)))
 
     def astype(self, dtype: Any) -> Tile:
         """A copy in another format."""
@@ -172,12 +197,20 @@ class Tile:
         return self
 
     def __neg__(self) -> Tile:
-        return self._operate("multiply", -1)
+        return FUNCTIONS["negative"](self)
 
     def __invert__(self) -> Tile:
         return FUNCTIONS["invert"](self)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class MaskedTile:
+    """``tile[condition]``: an operand of a matrix product, of which only a part counts."""
+
+    tile: Tile
+    mask: Mask
 
 
 _OPERATORS = {
@@ -223,9 +256,10 @@ class Pending(Tile):
 
     ``emit(dst, *sources)`` issues it, once for each region of the mask. ``fold(dst, *sources)`` adds to dst instead.
     ``bounds_of`` gives the bounds of the destination for those of the iteration, the shape that the mask is for.
+    ``converts``: the engine rounds its float32 once, to any format; a float32 result can be written in another one.
     """
 
-    __slots__ = ("_dtype", "_emit", "_fold", "_place", "_region", "_shape", "_sources", "_waits", "parts")
+    __slots__ = ("_converts", "_dtype", "_emit", "_fold", "_place", "_region", "_shape", "_sources", "_waits", "parts")
 
     def __init__(
         self,
@@ -239,6 +273,7 @@ class Pending(Tile):
         iteration: Sequence[int] | None = None,
         bounds_of: Callable[[Bounds], Bounds] | None = None,
         fold: Emit | None = None,
+        converts: bool = False,
     ) -> None:
         session = active_session("an instruction")
         # Operands that wait are issued now, before this one.
@@ -246,7 +281,7 @@ class Pending(Tile):
         session.flush()
         self._shape = on_chip_shape(shape)
         self._dtype, self._region = dtype, buffer
-        self._emit, self._fold = emit, fold
+        self._emit, self._fold, self._converts = emit, fold, converts
         self._waits = True
         self._place: tuple[Source, int] = session.tracer.here()
         found = regions(mask, self._shape if iteration is None else tuple(iteration))
@@ -267,7 +302,7 @@ class Pending(Tile):
         return self._region
 
     @property
-    def view(self) -> NkiTensor:
+    def window(self) -> NkiTensor:
         return self.target_of_read()
 
     @property
@@ -282,25 +317,32 @@ class Pending(Tile):
     def issue(self) -> None:
         """Give the result a tile of its own, if the instruction still waits."""
         if self._waits:
-            session = active_session("an instruction")
-            with session.write_at(self._place):
-                self._view = session.allocate(self._shape, self._dtype, self._region)
+            with active_session("an instruction").write_at(self._place):
+                self._view = self.allocate()
             self._issue_into(Tile(self._view), self._emit)
 
+    def allocate(self) -> NkiTensor:
+        """The tile of its own."""
+        return active_session("an instruction").allocate(self._shape, self._dtype, self._region)
+
     def issue_into(self, target: Tile) -> bool:
-        """Write to ``target`` in place of a tile of its own, if that is the same number format; True if it did."""
+        """Write to ``target`` in place of a tile of its own, if its number format allows it; True if it did."""
         near = target.buffer is self.buffer or (self.buffer is MemoryRegion.sbuf and not self._loads)
-        if not self._waits or target.format != self.format or not target.on_chip or not near:
+        same = target.format == self.format or (self._converts and self.format is float32)
+        dst = _in_shape(target, self._shape) if self._waits and same and target.on_chip and near else None
+        if dst is None:
             return False
-        self._issue_into(target, self._emit)
+        self._issue_into(dst, self._emit)
         return True
 
     def fold_into(self, target: Tile) -> bool:
         """Add to ``target`` in PSUM, as matrix products can; True if it did."""
         if not self._waits or self._fold is None or target.buffer is not MemoryRegion.psum:
             return False
-        self._issue_into(target, self._fold, folds=True)
-        return True
+        dst = _in_shape(target, self._shape)
+        if dst is not None:
+            self._issue_into(dst, self._fold, folds=True)
+        return dst is not None
 
     @property
     def _loads(self) -> bool:
@@ -316,32 +358,39 @@ class Pending(Tile):
             whole = [part for part in self.parts if part == (None, None)]
             if not folds or not session.is_zero(target.target):
                 session.forget_zeros(target.target) if whole else session.fill_zeros(target.target)
-            elif not session.covers_zeros(target.target):
+            elif not whole or not session.covers_zeros(target.target):
                 session.fill_zeros(target.target)
             else:
                 session.forget_zeros(target.target)
             for source, bounds in self.parts:
-                dst = target if bounds is None else _in_shape(target, self._shape).narrow(bounds)
-                emit(dst.target, *(_operand(one, source, iterated) for one in self._sources))
+                dst = target if bounds is None else target.narrow(bounds)
+                emit(dst.target, *(narrow_operand(one, source, iterated) for one in self._sources))
 
     def _iteration_rank(self) -> int:
         return next((len(source) for source, _ in self.parts if source is not None), 0)
 
 
-def _operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
-    """An operand of an instruction on a part of the elements."""
+def narrow_operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
+    """An operand of an instruction on a part of the elements: a window, an index expression, or what it is."""
+    if isinstance(value, Index):
+        return value if bounds is None else value.narrow(bounds)
     if not isinstance(value, Tile):
         return value
     if bounds is None:
-        return value.view
+        return value.window
     if value.ndim == rank:
-        return value.narrow(bounds).view
-    return value.narrow(bounds[:1]).view  # a column, or a tile of another rank, has its partitions in common
+        return value.narrow(bounds).window
+    return value.narrow(bounds[:1]).window  # a column, or a tile of another rank, has its partitions in common
 
 
-def _in_shape(target: Tile, shape: tuple[int, ...]) -> Tile:
-    """The target in the shape of the result, of as many elements, so that bounds of the one hold for the other."""
-    return target if target.shape == shape else Tile(target.target.reshape(shape))
+def _in_shape(target: Tile, shape: tuple[int, ...]) -> Tile | None:
+    """The target in the shape of the result; None if it has other sizes, or no view of that shape."""
+    if target.shape == shape:
+        return target
+    try:
+        return Tile(target.target.reshape(shape))
+    except KernelError:
+        return None
 
 
 def on_chip_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -365,7 +414,7 @@ def assign(target: Tile, value: Any) -> None:
         )
     if isinstance(value, SCALARS):
         session.flush()
-        isa.memset(target.view, value)  # type: ignore[arg-type]  # numpy's numbers behave as Python's
+        _fill(target.window, value)
         return
     if not isinstance(value, Tile):
         raise KernelError(f"a {type(value).__name__} is assigned to a tile; it must be a tile or a number")
@@ -378,12 +427,22 @@ def assign(target: Tile, value: Any) -> None:
     if not value.on_chip:
         raise KernelError(f"{value!r} is in HBM: bring it in with nl.load", hint="t[...] = nl.load(tensor[...])")
     session.flush()
-    source, goal = value.view, target.view
+    source, goal = value.window, target.window
     if value.free_size != target.free_size:
         source = repeat(source, goal.shape)
     if source.shape[0] != goal.shape[0]:
         _refuse_sizes(target, value)
     isa.tensor_copy(goal, source)
+
+
+def _fill(view: NkiTensor, value: Any) -> None:
+    """memset; where no engine can start, of a tile that a DMA then copies to the view."""
+    if start_problem("dst", view) is None:
+        isa.memset(view, value)
+        return
+    made = active_session("an assignment").allocate(view.shape, view.dtype, MemoryRegion.sbuf)
+    isa.memset(made, value)
+    isa.dma_copy(view, made)
 
 
 def _refuse_sizes(target: Tile, value: Tile) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy.indexing import Index
+from trnrt.nki.legacy.indexing import Index, RunTimeIndex
 from trnrt.nki.sim.tensor import NkiTensor
 
 Beyond = tuple[int, int, int, tuple[int, ...]]
@@ -25,13 +25,37 @@ def select(view: NkiTensor, key: Any) -> Window:
     Index expressions are broadcast to one shape, as numpy does it: the window has that shape where they stand. A tile
     of indices selects a row of a tensor in HBM for each partition.
     """
+    _check_style(view, key if isinstance(key, tuple) else (key,))
     keys = _expand(key, view.ndim)
+    keys = [int(item) if isinstance(item, Index) and not item.shape else item for item in keys]
+    known = [at for at, item in enumerate(keys) if _is_run_time(view, item)]
+    if known:
+        return _select_at_run_time(view, keys, known)
     rows = [at for at, item in enumerate(keys) if isinstance(item, NkiTensor)]
     if rows:
         return _select_rows(view, keys, rows)
     if not any(isinstance(item, Index) for item in keys):
         return view[tuple(keys)], ()
     return _select_by_expressions(view, keys)
+
+
+def _check_style(view: NkiTensor, keys: tuple[Any, ...]) -> None:
+    """KernelError for index expressions of one dimension, and for those beside slices.
+
+    Source: SDK 2.26.1, nki/api/nki.errors.rst, err_1d_arange_not_supported and
+    err_unsupported_mixing_basic_advanced_tensor_indexing.
+    """
+    expressions = [item for item in keys if isinstance(item, Index) and item.shape]
+    if any(item.ndim == 1 for item in expressions):
+        raise KernelError(
+            f"an index of {view.storage} is an nl.arange of one dimension; a tile has two or more",
+            hint="write nl.arange(n)[:, None] for partitions and nl.arange(n)[None, :] for elements of each",
+        )
+    if expressions and any(isinstance(item, slice) for item in keys):
+        raise KernelError(
+            f"indices of {view.storage} are slices and index expressions at once; they must be one or the other",
+            hint="write nl.arange(n)[None, :] in the place of a slice, in the dimension that it should have",
+        )
 
 
 def _expand(key: Any, ndim: int) -> list[Any]:
@@ -136,6 +160,26 @@ def _select_rows(view: NkiTensor, keys: list[Any], rows: list[int]) -> Window:
         return chosen[tuple(rest)], ()
     expressions = [item[0] if isinstance(item, Index) and item.shape[:1] == (1,) else item for item in rest]
     return _select_by_expressions(chosen, expressions)
+
+
+def _is_run_time(view: NkiTensor, item: Any) -> bool:
+    return isinstance(item, RunTimeIndex) or (isinstance(item, NkiTensor) and view.on_chip)
+
+
+def _select_at_run_time(view: NkiTensor, keys: list[Any], known: list[int]) -> Window:
+    """A window that starts at an index of one dimension which the device knows: a tile of one element."""
+    at = known[0]
+    item = keys[at] if isinstance(keys[at], RunTimeIndex) else RunTimeIndex(keys[at], 1, Index(0, (), ()))
+    least, most = item.rest.span()
+    if len(known) > 1 or least < 0 or item.factor < 1:
+        raise KernelError(
+            f"dimensions {known} of {view} are indexed by values that the device knows; one can be, from 0 on upward"
+        )
+    chosen = view.expand_dim(view.ndim).select(at, item.start).dynamic
+    assert chosen is not None
+    limit = (view.shape[at] - 1 - most) // item.factor + 1
+    window, beyond = _select_by_expressions(view, [*keys[:at], item.rest, *keys[at + 1 :]])
+    return replace(window, dynamic=replace(chosen, stride=chosen.stride * item.factor, limit=limit)), beyond
 
 
 def repeat(view: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:

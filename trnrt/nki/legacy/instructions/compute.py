@@ -1,9 +1,10 @@
-"""Products, elementwise instructions, activations and reductions."""
+"""Matrix products and elementwise instructions."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from trnrt.nki.legacy.instructions.issuing import as_column
 from trnrt.nki.legacy.lang.common import (
     as_operator,
     broadcast_shape,
@@ -13,19 +14,50 @@ from trnrt.nki.legacy.lang.common import (
     spread,
 )
 from trnrt.nki.legacy.lang.products import multiply_matrices
-from trnrt.nki.legacy.lang.reductions import reduce_tile
 from trnrt.nki.legacy.tiles import Pending
-from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import Engine
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import cast
 from trnrt.nki.sim.tensor import NkiTensor
 
-__all__ = ["activation", "nc_matmul", "reciprocal", "tensor_reduce", "tensor_scalar", "tensor_tensor"]
+__all__ = [
+    "nc_matmul",
+    "reciprocal",
+    "scalar_tensor_tensor",
+    "tensor_scalar",
+    "tensor_tensor",
+    "tensor_tensor_scan",
+]
+
+_MODES = {"double_row_gen3": "double_row"}
+"""Beta 1's names of modes that today's have other names for."""
 
 
-def nc_matmul(stationary: Any, moving: Any, *, mask: Any = None, **options: Any) -> Pending:
-    """``stationary.T @ moving``, float32 in PSUM; ``psum +=`` of it accumulates."""
+def nc_matmul(
+    stationary: Any,
+    moving: Any,
+    *,
+    is_stationary_onezero: bool = False,
+    is_moving_onezero: bool = False,
+    is_transpose: bool = False,
+    tile_position: Any = (),
+    tile_size: Any = (),
+    mask: Any = None,
+    perf_mode: Any = None,
+    **_: Any,
+) -> Pending:
+    """``stationary.T @ moving``, float32 in PSUM; ``psum +=`` of it accumulates.
+
+    A mask's first dimension is the contraction's, the others are moving's; ``tile[..][condition]`` masks one operand.
+    """
+    options: dict[str, Any] = {
+        "is_stationary_onezero": is_stationary_onezero,
+        "is_moving_onezero": is_moving_onezero,
+        "is_transpose": is_transpose,
+        "tile_position": tuple(tile_position),
+        "tile_size": tuple(tile_size),
+    }
+    if perf_mode is not None:
+        options["perf_mode"] = _MODES.get(perf_mode, perf_mode)
     return multiply_matrices(stationary, moving, mask=mask, **options)
 
 
@@ -65,64 +97,59 @@ def tensor_scalar(
     last = None if operand1 is None else require_operand(what, operand1, "operand1")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: Any, c: Any) -> None:
-        b, c = _as_column(b, first), _as_column(c, second)
+        b, c = as_column(b, first), as_column(c, second)
         isa.tensor_scalar(dst, a, first, b, reverse0, second, c, reverse1, engine=engine)
 
     return Pending(data.shape, result_format(dtype, data), emit, (data, operand0, last), mask=mask)
 
 
-def _as_column(operand: Any, op: Any) -> Any:
-    """A column of float32, which today's instruction takes; Beta 1 took any format."""
-    if not isinstance(operand, NkiTensor) or op is None or op.bitvec:
-        return operand
-    return cast(operand, float32)
-
-
-def tensor_reduce(
-    op: Any,
-    data: Any,
-    axis: Any,
+def scalar_tensor_tensor(
     *,
-    mask: Any = None,
+    data: Any,
+    op0: Any,
+    operand0: Any,
+    op1: Any,
+    operand1: Any,
+    reverse0: bool = False,
+    reverse1: bool = False,
     dtype: Any = None,
-    negate: bool = False,
-    keepdims: bool = False,
+    mask: Any = None,
     **_: Any,
 ) -> Pending:
-    """``op`` over free axes."""
-    return reduce_tile(
-        "nisa.tensor_reduce", as_operator(op), data, axis, dtype=dtype, mask=mask, keepdims=keepdims, negate=negate
-    )
+    """``(data <op0> operand0) <op1> operand1``: a number or a column, then a tile of the shape of ``data``."""
+    what = "nisa.scalar_tensor_tensor"
+    data, operand0 = require_tile(what, data, "data"), require_operand(what, operand0, "operand0")
+    operand1 = require_tile(what, operand1, "operand1")
+    first, second = as_operator(op0), as_operator(op1)
+
+    def emit(dst: NkiTensor, a: NkiTensor, b: Any, c: NkiTensor) -> None:
+        isa.scalar_tensor_tensor(dst, a, first, as_column(b, first), second, c, reverse0, reverse1)
+
+    return Pending(data.shape, result_format(dtype, data), emit, (data, operand0, operand1), mask=mask)
 
 
-def activation(
-    op: Any,
-    data: Any,
+def tensor_tensor_scan(
+    data0: Any,
+    data1: Any,
+    initial: Any,
+    op0: Any,
+    op1: Any,
+    reverse0: bool = False,
+    reverse1: bool = False,
     *,
-    bias: Any = None,
-    scale: Any = 1.0,
-    reduce_op: Any = None,
-    reduce_res: Any = None,
-    reduce_cmd: Any = None,
-    mask: Any = None,
     dtype: Any = None,
+    mask: Any = None,
     **_: Any,
 ) -> Pending:
-    """``op(data * scale + bias)`` on the scalar engine."""
-    what = "nisa.activation"
-    data, op = require_tile(what, data, "data"), as_operator(op)
-    scale = require_operand(what, scale, "scale")
-    bias = None if bias is None else require_operand(what, bias, "bias")
-    more: dict[str, Any] = {}
-    if reduce_op is not None:
-        more["reduce_op"] = as_operator(reduce_op)
-    if reduce_cmd is not None:
-        more["reduce_cmd"] = reduce_cmd
+    """``state = (data0 <op0> state) <op1> data1`` along each partition, from ``initial`` on: each state."""
+    what = "nisa.tensor_tensor_scan"
+    data0, data1 = require_tile(what, data0, "data0"), require_tile(what, data1, "data1")
+    initial, first, second = require_operand(what, initial, "initial"), as_operator(op0), as_operator(op1)
 
-    def emit(dst: NkiTensor, a: NkiTensor, b: Any, factor: Any, result: Any) -> None:
-        isa.activation(dst, op, a, b, factor, reduce_res=result, **more)
+    def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor, start: Any) -> None:
+        isa.tensor_tensor_scan(dst, a, b, start, first, second, reverse0, reverse1)
 
-    return Pending(data.shape, result_format(dtype, data), emit, (data, bias, scale, reduce_res), mask=mask)
+    return Pending(data0.shape, result_format(dtype, data0, data1), emit, (data0, data1, initial), mask=mask)
 
 
 def reciprocal(data: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Pending:

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from trnrt.nki.errors import KernelError
+from trnrt.nki.legacy.blocks import Blocks
+from trnrt.nki.legacy.indexing import Index, Mask
 from trnrt.nki.legacy.tiles import SCALARS, Pending, Tile
 from trnrt.nki.legacy.windows import repeat
-from trnrt.nki.machine.dtypes import DType, as_dtype
+from trnrt.nki.machine.dtypes import DType, as_dtype, bfloat16, float32, int32, uint8
 from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import promote
 from trnrt.nki.sim.tensor import NkiTensor
 
 Number = int | float
@@ -34,8 +37,15 @@ _OF_NUMPY = {
 
 def require_tile(what: str, value: Any, argument: str = "x") -> Tile:
     """``value``, if it is a tile in SBUF or PSUM."""
+    if isinstance(value, Blocks):
+        raise KernelError(
+            f"{what}: {argument} has {len(value.blocks)} block dimensions, {value.shape}; it must be a tile, whose "
+            "partitions come first",
+            hint="take the tile of a block, as in x[i]",
+        )
     if not isinstance(value, Tile):
-        raise KernelError(f"{what}: {argument} is a {type(value).__name__}; it must be a tile")
+        instead = "nisa.iota makes a tile of an index expression" if isinstance(value, (Index, Mask)) else None
+        raise KernelError(f"{what}: {argument} is a {type(value).__name__}; it must be a tile", hint=instead)
     if not value.on_chip:
         raise KernelError(f"{what}: {argument} is in HBM; engines reach SBUF and PSUM: bring it in with nl.load")
     return value
@@ -59,18 +69,54 @@ def as_operator(value: Any) -> Operator:
     return known
 
 
-def result_format(wanted: Any, *tiles: Any) -> DType:
-    """The number format that is asked for, else that of the tiles: of several the wider one, floats before integers."""
+def named_format(dtype: Any) -> DType:
+    """The number format that ``dtype=`` names; KernelError if there is none of that name."""
+    try:
+        return as_dtype(bool if dtype is bool else dtype)
+    except TypeError as error:
+        raise KernelError(f"dtype: {error}") from None
+
+
+def result_format(wanted: Any, *operands: Any) -> DType:
+    """The number format that is asked for, else that of the operands, tiles and numbers, promoted.
+
+    Python's numbers count as uint8 (bool), int32 and float32; numpy's have their own format. Source: SDK 2.26.1,
+    nki/api/nki.api.shared.rst, "NKI Type Promotion".
+    """
     if wanted is not None:
-        try:
-            return as_dtype(bool if wanted is bool else wanted)
-        except TypeError as error:
-            raise KernelError(f"dtype: {error}") from None
-    formats = [one.format for one in tiles if isinstance(one, Tile)]
+        return named_format(wanted)
+    formats = [_own_format(one) for one in operands if isinstance(one, (Tile, *SCALARS))]
     found = formats[0]
     for other in formats[1:]:
         found = promote(found, other)
     return found
+
+
+def _own_format(operand: Any) -> DType:
+    if isinstance(operand, Tile):
+        return operand.format
+    if isinstance(operand, (np.number, np.bool_)):
+        try:
+            return as_dtype(operand.dtype)
+        except TypeError:  # numpy's 64 bits
+            return int32 if operand.dtype.kind in "iu" else float32
+    if isinstance(operand, bool):
+        return uint8
+    return int32 if isinstance(operand, int) else float32
+
+
+def promote(one: DType, other: DType) -> DType:
+    """The format of a result of two: floats before integers, then the wider, or the next one that holds both."""
+    if one == other:
+        return one
+    if one.is_float != other.is_float:
+        return one if one.is_float else other
+    if not one.is_float:
+        wide = np.promote_types(one.numpy, other.numpy)
+        return as_dtype(wide) if wide.itemsize <= float32.itemsize else float32
+    if one.itemsize != other.itemsize:
+        return one if one.itemsize > other.itemsize else other
+    return bfloat16 if one.itemsize == 1 else float32
 
 
 def broadcast_shape(what: str, one: Tile, other: Tile) -> tuple[int, ...]:
@@ -83,7 +129,10 @@ def broadcast_shape(what: str, one: Tile, other: Tile) -> tuple[int, ...]:
         return tuple(max(m, n) for m, n in zip(a, b, strict=True))
     if a[0] == b[0] and one.free_size == other.free_size:
         return a
-    raise KernelError(f"{what}: tiles of shape {a} and {b}; they must have one shape, or sizes of 1")
+    raise KernelError(
+        f"{what}: tiles of shape {a} and {b}; they must have one shape, or sizes of 1",
+        hint="take parts of one shape, or give sizes of 1 to what is repeated: t.reshape, t.expand_dims",
+    )
 
 
 def spread(view: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
@@ -119,6 +168,8 @@ __all__ = [
     "Pending",
     "as_operator",
     "broadcast_shape",
+    "named_format",
+    "promote",
     "require_operand",
     "require_tile",
     "result_format",

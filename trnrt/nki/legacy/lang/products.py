@@ -6,6 +6,7 @@ from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.lang.common import require_tile, result_format
+from trnrt.nki.legacy.lang.masks import mask_product, unmasked
 from trnrt.nki.legacy.tiles import Pending
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import MemoryRegion
@@ -18,8 +19,8 @@ __all__ = ["matmul", "multiply_matrices", "transpose"]
 
 def multiply_matrices(stationary: Any, moving: Any, *, mask: Any = None, **options: Any) -> Pending:
     """``stationary.T @ moving``, float32 in PSUM. ``psum += `` of it accumulates there."""
-    stationary = require_tile("nisa.nc_matmul", stationary, "stationary")
-    moving = require_tile("nisa.nc_matmul", moving, "moving")
+    what = "nisa.nc_matmul"
+    given, other = unmasked(what, stationary, "stationary"), unmasked(what, moving, "moving")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
         isa.nc_matmul(dst, a, b, accumulate=False, **options)
@@ -27,16 +28,20 @@ def multiply_matrices(stationary: Any, moving: Any, *, mask: Any = None, **optio
     def fold(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
         isa.nc_matmul(dst, a, b, **options)
 
-    shape = (stationary.free_size, *moving.shape[1:])
-    dtype = stationary.format if options.get("is_transpose") else float32
-    return Pending(shape, dtype, emit, (stationary, moving), buffer=MemoryRegion.psum, mask=mask, fold=fold)
+    doubled = options.get("perf_mode") not in (None, "none")  # the first free dimension, of 2, is contracted too
+    shape = (given.free_size // (2 if doubled else 1), *other.shape[2 if doubled else 1 :])
+    dtype = given.format if options.get("is_transpose") else float32
+    a, b, where = mask_product(what, stationary, moving, mask, shape)
+    return Pending(shape, dtype, emit, (a, b), buffer=MemoryRegion.psum, mask=where, fold=fold)
 
 
 def matmul(x: Any, y: Any, *, transpose_x: bool = False, mask: Any = None, **_: Any) -> Pending:
     """``x.T @ y`` with ``transpose_x``, else ``x @ y``, for which x is transposed first; float32 in PSUM."""
-    x, y = require_tile("nl.matmul", x), require_tile("nl.matmul", y, "y")
     if transpose_x:
         return multiply_matrices(x, y, mask=mask)
+    x, y = require_tile("nl.matmul", x), require_tile("nl.matmul", y, "y")
+    if mask is not None and not isinstance(mask, bool):
+        raise KernelError("nl.matmul: mask with transpose_x=False; give x transposed, with transpose_x=True")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
         isa.nc_matmul(dst, _transpose_tile(a), b, accumulate=False)
