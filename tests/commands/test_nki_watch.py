@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from trnrt.commands.options import Reporting
 from trnrt.commands.records import Checking, Tracing
 from trnrt.commands.watching import local_files, watch_script
 from trnrt.errors import OptionError
+from trnrt.nki.level import Level
 
 BROKEN = "huge(np.ones((2, 2), np.float32))"
 CLEAN = f"{ONES}add(ones, ones)"
@@ -42,7 +44,6 @@ def test_a_line_for_each_change_and_the_last_exit_code(tmp_path: Path, capsys: p
         f"{path} on trn2, NKI 0.7: 0 findings, 1 call traced",
     ]
     assert '"results": []' in sarif.read_text()
-    assert watch(path, lambda: script(tmp_path, BROKEN)) == 1
 
 
 def test_a_terminal_is_cleared_and_shows_the_whole_page(
@@ -54,6 +55,18 @@ def test_a_terminal_is_cleared_and_shows_the_whole_page(
     out = capfd.readouterr().out
     assert out.startswith("\033[2J\033[3J\033[H") and out.count("\033[2J") == 1
     assert "TRN524" in out and out.endswith("watching 1 file; Ctrl-C ends\n")
+
+
+def test_each_check_has_the_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, document = script(tmp_path, BROKEN), tmp_path / "out.json"
+    tracing = Tracing(["add(f32[1,1], f32[1,1])", "huge(f32[2,2])"], "trn3", Level.nki_0_6, no_capacity=True)
+    reporting = Reporting(json_out=document)
+    watch_script(path, tracing, Checking(watch=True), reporting, wait=lambda _: press_ctrl_c())
+    assert capsys.readouterr().out == f"{path} on trn3, NKI 0.6: 0 findings, 2 calls traced\n"
+    assert [call["arguments"] for call in json.loads(document.read_text())["calls"]] == [
+        "f32[1,1], f32[1,1]",
+        "f32[2,2]",
+    ]
 
 
 def test_what_is_watched(tmp_path: Path) -> None:

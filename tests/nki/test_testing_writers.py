@@ -8,8 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch_tensors
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from random_programs import ACTIONS, run
+from simulating import trace_body
 from torch_tensors import Tensor
 
 from trnrt.nki import nisa, nki, nl
@@ -20,7 +22,7 @@ from trnrt.nki.machine.staging import element_places
 from trnrt.nki.sim.trace import active_tracer
 from trnrt.nki.testing.comparing import Tolerance, choose_tolerance, find_mismatch
 from trnrt.nki.testing.running import Run, Simulation
-from trnrt.nki.testing.writers import Element, covers, element_at, find_index
+from trnrt.nki.testing.writers import Element, covers, element_at, find_index, last_write
 from trnrt.validate.tolerances import _DEFAULTS
 
 SIMULATE = Simulation("trn2", Level.nki_0_7)
@@ -66,6 +68,31 @@ def test_a_view_of_the_bits_covers_the_elements_whose_bytes_it_has() -> None:
     narrow = Storage(1, (1, 8), DTYPES["uint8"], MemoryRegion.sbuf, "", Source("", 0, ""))
     word = View(narrow, (1, 1), (2, 1), 1, cast=float32)
     assert [n for n in range(8) if covers(word, Element(narrow, n))] == [4, 5, 6, 7]
+
+
+def bytes_of(view: View) -> np.ndarray[Any, Any]:
+    """The bytes of its storage that a view has, by their number."""
+    size = view.dtype.itemsize
+    return (element_places(view).reshape(-1, 1) * size + np.arange(size)).reshape(-1)
+
+
+@settings(max_examples=60, phases=[Phase.generate])
+@given(ACTIONS, st.integers(0, 10_000))
+def test_the_last_write_of_any_program_is_the_last_that_reaches_the_bytes(actions: list[Any], seed: int) -> None:
+    """Against a memory that notes for each byte which instruction wrote it last."""
+    program = trace_body(lambda: run(actions, "trn2"))
+    held = {s.index: np.full(s.size * s.dtype.itemsize, -1) for s in program.storages}
+    for position, instruction in enumerate(program.instructions):
+        for view in instruction.writes():
+            held[view.storage.index][bytes_of(view)] = position
+    rng = np.random.default_rng(seed)
+    for storage in program.storages:
+        size = storage.dtype.itemsize
+        for number in rng.integers(0, storage.size, 4).tolist():
+            write = last_write(program, Element(storage, number))
+            latest = int(held[storage.index][number * size : (number + 1) * size].max())
+            assert (-1 if write is None else write.position) == latest
+            assert write is None or write.certain
 
 
 # ---- kernels

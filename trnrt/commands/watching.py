@@ -77,7 +77,7 @@ def _check(command: list[str], script: Path, files: int) -> tuple[int, str]:
 
 def _command(script: Path, tracing: Tracing, checking: Checking, reporting: Reporting) -> list[str]:
     """The command line of one check."""
-    words = [sys.executable, "-m", "trnrt", "nki", "check", str(script.absolute())]
+    words = [sys.executable, "-m", "trnrt", "nki", "check", str(script)]
     for call in tracing.calls or []:
         words += ["--call", call]
     options = {"--target": tracing.target, "--nki": tracing.nki, "--sarif": checking.sarif}

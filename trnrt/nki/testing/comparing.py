@@ -59,7 +59,13 @@ class Wrong:
         place = f"[{', '.join(map(str, self.index))}]"
         off = abs(self.got - self.expected)
         beyond = f", off by {off:.6g}, allowed {self.allowed:.3g}" if np.isfinite(off) else ""
-        return f"{place} is {self.got:.9g}, expected {self.expected:.9g}{beyond}"
+        return f"{place} is {_number_text(self.got)}, expected {_number_text(self.expected)}{beyond}"
+
+
+def _number_text(number: float) -> str:
+    """All digits of a whole number of up to 32 bits, nine of another, which tell any float32 from the next."""
+    whole = abs(number) < 2**33 and number == int(number)
+    return str(int(number)) if whole else f"{number:.9g}"
 
 
 @dataclass(frozen=True)
