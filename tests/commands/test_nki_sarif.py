@@ -117,6 +117,13 @@ def test_files_elsewhere_have_absolute_uris(tmp_path: Path) -> None:
     assert result["ruleId"] == "TRN003"
 
 
+def test_columns_count_characters(tmp_path: Path) -> None:
+    path, log = script(tmp_path, "@nki.jit\ndef f(a):\n    'äöü'; x = [b for b in 'é']\n"), tmp_path / "out.sarif"
+    assert trnrt("check", path, "--nki", "0.6", "--sarif", log).code == 1
+    regions = [result["locations"][0]["physicalLocation"]["region"] for result in checked_run(log)["results"]]
+    assert {"startLine": line_of(path, "äöü"), "startColumn": 16} in regions
+
+
 def test_json_has_the_codes_and_a_place_that_cant_be_written_is_an_error_at_once(tmp_path: Path) -> None:
     path = script(tmp_path, WRONG)
     document = trnrt("check", path, "--json").document

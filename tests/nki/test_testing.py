@@ -242,6 +242,21 @@ def test_a_budget_may_hold_the_upper_end(run: Run) -> None:
     result.stdout.fnmatch_lines(["* us over the budget of * us at the upper end"])
 
 
+def test_a_budget_may_differ_by_target(run: Run) -> None:
+    text = """
+    @pytest.mark.nki_budget(us={"trn1": 100, "trn2": 1})
+    def test(nki_simulate):
+        nki_simulate(double, A)
+
+    @pytest.mark.nki_budget(us={"trn1": "fast"})
+    def test_wrong(nki_simulate):
+        nki_simulate(double, A)
+    """
+    result = run(dedent(text), "--nki-target", "trn1,trn2,trn3")
+    result.assert_outcomes(passed=2, failed=4)
+    result.stdout.fnmatch_lines(["double(f32?4,3?) on trn2 * us over the budget of 1 us", "*'fast'}* positive number*"])
+
+
 # ---- what fails, and how it reads
 
 

@@ -6,6 +6,7 @@ which GitHub takes as relative to the repository.
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,9 +73,15 @@ def _rule(kind: Kind) -> Document:
 def _result(finding: Finding, rule: tuple[int, str], level: str) -> Document:
     number, code = rule
     text = f"{finding.message}\n{finding.instead}" if finding.instead else finding.message
-    region = {"startLine": max(1, finding.line), "startColumn": max(1, finding.column)}
+    region = {"startLine": max(1, finding.line), "startColumn": _column(finding)}
     location = {"physicalLocation": {"artifactLocation": _location(finding.file), "region": region}}
     return {"ruleId": code, "ruleIndex": number, "level": level, "message": {"text": text}, "locations": [location]}
+
+
+def _column(finding: Finding) -> int:
+    """The column in characters: Python counts the bytes of UTF-8."""
+    line = linecache.getline(finding.file, finding.line).encode()
+    return len(line[: finding.column - 1].decode(errors="ignore")) + 1 if line else max(1, finding.column)
 
 
 def _location(file: str) -> Document:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from trnrt.nki.calls import describe
@@ -18,10 +19,17 @@ _STEPS = 5
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that a kernel call may take, microseconds. ``upper``: compare the upper end of the predicted range."""
+    """The most that a kernel call may take, microseconds. ``upper``: compare the upper end of the predicted range.
 
-    us: float
+    ``us`` may be a dictionary from targets; a target that isn't in it has no limit.
+    """
+
+    us: float | Mapping[str, float]
     upper: bool = False
+
+    def limit(self, target: str) -> float:
+        """The most on that target."""
+        return self.us.get(target, inf) if isinstance(self.us, Mapping) else self.us
 
 
 def read_budget(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Budget:
@@ -30,8 +38,9 @@ def read_budget(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Budget:
         budget = Budget(*args, **kwargs)
     except TypeError:
         raise ValueError("nki_budget takes us=, and upper=True for the upper end of the range") from None
-    if isinstance(budget.us, bool) or not isinstance(budget.us, (int, float)) or not budget.us > 0:
-        raise ValueError(f"nki_budget: us={budget.us!r} is not a positive number of microseconds")
+    for us in budget.us.values() if isinstance(budget.us, Mapping) else (budget.us,):
+        if isinstance(us, bool) or not isinstance(us, (int, float)) or not us > 0:
+            raise ValueError(f"nki_budget: us={budget.us!r} is not a positive number of microseconds")
     return budget
 
 
@@ -70,13 +79,13 @@ def record_calls() -> Iterator[Calls]:
 def _excess(label: str, profile: Profile, budget: Budget) -> Iterator[str]:
     """The lines about a call that is over the budget; none if it isn't."""
     low, high = profile.low_us.benchmark, profile.high_us.benchmark
-    compared = high if budget.upper else profile.benchmark_us
-    if compared <= budget.us:
+    compared, most = high if budget.upper else profile.benchmark_us, budget.limit(profile.target)
+    if compared <= most:
         return
     end = " at the upper end" if budget.upper else ""
     yield (
         f"{label} on {profile.target} is predicted to take {profile.benchmark_us:,.2f} us ({low:,.2f} to {high:,.2f}), "
-        f"{compared - budget.us:,.2f} us over the budget of {budget.us:g} us{end}"
+        f"{compared - most:,.2f} us over the budget of {most:g} us{end}"
     )
     yield from _breakdown(profile)
 
