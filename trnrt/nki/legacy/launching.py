@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trnrt.nki.errors import KernelError
+from trnrt.nki.legacy.allocating import directives
 from trnrt.nki.legacy.blocks import Blocks
 from trnrt.nki.legacy.session import Session, activate, is_active
 from trnrt.nki.legacy.tiles import Tile
@@ -88,6 +89,11 @@ class LegacyKernel(Kernel):
         if is_tracing():
             if not is_active():
                 raise KernelError(f"kernel {self.name} is of the old namespace; a kernel of `import nki` can't call it")
+            if self.grid:
+                raise KernelError(
+                    f"kernel {self.name} is called with a launch grid, {self.grid}, inside another kernel",
+                    hint="call it without one, in a loop; only the kernel that the host calls has a grid",
+                )
             return self.function(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -96,7 +102,11 @@ class LegacyKernel(Kernel):
         tracer, shared = active_tracer(self.name), list[NkiTensor]()
         result: Any = None
         for place in product(*(range(size) for size in self.grid)):
-            with activate(Session(tracer, place, self.grid, shared)):
+            session = Session(tracer, place, self.grid, shared)
+            session.automatic, session.stacked = (
+                name in directives(self.function) for name in ("automatic", "stacked")
+            )
+            with activate(session):
                 args = [_wrap(value) for value in arguments.args]
                 result = self.function(*args, **{name: _wrap(value) for name, value in arguments.kwargs.items()})
                 result = _unwrap(self.name, result)
