@@ -262,7 +262,7 @@ def _finding(error: KernelError, place: Source) -> Finding:
 
 
 @contextmanager
-def _tolerate_zeros() -> Iterator[None]:
+def tolerate_zeros() -> Iterator[None]:
     """Let a script run whose kernels return zeros: numpy's comparisons succeed, so that it reaches its next kernel.
 
     It prints to stderr, since stdout is for the report.
@@ -288,15 +288,15 @@ def _answer(answer: bool | None, *args: Any, **kwargs: Any) -> bool | None:
 
 def _run_script(script: Path, recorder: _Recorder) -> None:
     report = recorder.report
-    with intercept_calls(recorder), _tolerate_zeros():
-        stopped = _ending_error(lambda: scripts.run_main(script))
+    with intercept_calls(recorder), tolerate_zeros():
+        stopped = ending_error(lambda: scripts.run_main(script))
     if stopped is not None:
         _report_stop(stopped, recorder)
     if not report.calls:
         report.notes.append("the script called no kernel; --call traces one")
 
 
-def _ending_error(run: Callable[[], None]) -> BaseException | None:
+def ending_error(run: Callable[[], None]) -> BaseException | None:
     """The error that ended a run of the user's code, or None."""
     try:
         run()
@@ -328,8 +328,8 @@ def _trace_asked(script: Path, asked: Sequence[Call], recorder: _Recorder) -> No
     """Import the script's module without running its kernels, and trace the given calls."""
     module = ModuleType(script.stem)
     unasked = _Recorder(Report(recorder.report.file, recorder.report.target, recorder.report.level), script)
-    with intercept_calls(unasked), _tolerate_zeros():
-        stopped = _ending_error(lambda: scripts.import_module(script, module))
+    with intercept_calls(unasked), tolerate_zeros():
+        stopped = ending_error(lambda: scripts.import_module(script, module))
     kernels = [_kernel(module, call, stopped, recorder) for call in asked]
     for kernel, call in zip(kernels, asked, strict=True):
         if kernel is not None:

@@ -297,6 +297,13 @@ def without_capacity() -> Iterator[list[Program]]:
         _Limits.capacity = before
 
 
+def tensor_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arrays and ``Spec`` among a call's arguments, in the order of ``Program.inputs``."""
+    given, found = host_arguments(function, args, kwargs), list[Any]()
+    _map_arguments(_bind(function, given.args, given.kwargs), lambda name, value: found.append(value))
+    return [value for value in found if isinstance(value, (np.ndarray, Spec))]
+
+
 def default_target() -> str:
     """The target in ``NEURON_PLATFORM_TARGET_OVERRIDE``, by default trn2."""
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
