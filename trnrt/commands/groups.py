@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from trnrt.commands.kernel_records import Numbers, SecondCalls, SecondScript
+from trnrt.commands.kernel_records import Numbers, SecondCalls, SecondScript, Tuning
 from trnrt.commands.options import (
     NkiFlag,
     NoCapacityFlag,
@@ -105,4 +105,25 @@ def nki_compare_command(
 
     check_timing_target(timing, tracing.target)
     if not compare_scripts((script, other), tracing, second, numbers, reporting):
+        raise typer.Exit(1)
+
+
+@nki_app.command("tune", cls=Verb, short_help="Find a kernel's best arguments by predicted time.")
+@takes_records
+def nki_tune_command(
+    script: ScriptFile,
+    tuning: Tuning,
+    numbers: Numbers,
+    reporting: Reporting,
+    target: SimulatedTargetFlag = None,
+    nki: NkiFlag = None,
+    timing: TimingFlag = None,
+) -> None:
+    """Try values of a kernel's keyword arguments, on all CPU cores, and show the fastest by predicted time, how sure
+    the model is of the order, and whether its numbers are right. Candidates that break a rule or don't fit are listed.
+    Exit 1 if no candidate runs with the right numbers."""
+    from trnrt.commands.nki_tune import tune_script
+
+    check_timing_target(timing, target)
+    if not tune_script(script, tuning, numbers, reporting, target, nki):
         raise typer.Exit(1)

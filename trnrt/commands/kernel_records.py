@@ -81,6 +81,53 @@ class SecondCalls:
     )
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """The values to try, and how long."""
+
+    space: list[str] = flag(
+        "Planning",
+        "--space",
+        default=...,
+        metavar="NAME=V,V",
+        help="Values of a keyword argument, repeatable: 'TILE=128,256,512', 'TILE=range(128, 513, 128)'; or a file "
+        ".toml or .json with a list for each argument.",
+    )
+    call: str | None = flag(
+        "Model and inputs",
+        "--call",
+        metavar="CALL",
+        help="The call to tune: 'kernel(f32[128,512], bf16[512], 4, name=\"x\")'. By default the script's only one.",
+    )
+    trials: int = flag(
+        "Planning",
+        "--trials",
+        default=200,
+        min=1,
+        metavar="N",
+        help="The most candidates to try. A larger space is searched: random ones, then neighbours of the best.",
+    )
+    seconds: float | None = flag(
+        "Planning", "--seconds", min=0.1, metavar="F", help="Stop after this time.", callback=check_finite
+    )
+    jobs: int | None = flag(
+        "Planning", "--jobs", "-j", min=1, metavar="N", help="Processes. By default one for each CPU core."
+    )
+    results: Path | None = flag(
+        "Output",
+        "--results",
+        metavar="FILE.jsonl",
+        help="Where the candidates' times are kept; a stopped run resumes from it. By default SCRIPT.tune.jsonl.",
+    )
+    reference: str | None = flag(
+        "Comparison",
+        "--reference",
+        metavar="NAME",
+        help="A function of the file, a kernel or numpy code, that computes the right numbers from the call's tensors. "
+        "By default the kernel without changes.",
+    )
+
+
 def read_arrays(path: Path) -> dict[str, Any]:
     """The arrays of an .npz file; OptionError if it can't be read."""
     import zipfile
