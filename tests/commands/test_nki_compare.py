@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commanding import Outcome, trnrt
-from kernel_files import ADDITIONS, CALL
+from kernel_files import ADDITIONS, CALL, OLD_ADDITIONS, OLD_CALL
 
 NARROW = CALL[:-1] + ", TILE=128)"
 SCALED = CALL[:-1] + ", scale=2.0)"
@@ -175,3 +175,17 @@ def test_scripts_with_other_numbers_of_calls(script: Path, tmp_path: Path) -> No
     (tmp_path / "second.py").write_text(ADDITIONS + call + "add(a, a, TILE=128)\n")
     outcome = compare(script, tmp_path / "second.py")
     assert (outcome.code, "makes 1 calls of kernels, and" in outcome.err) == (2, True)
+
+
+def test_kernels_of_the_old_namespace(script: Path, tmp_path: Path) -> None:
+    """Against each other on two grids, and against one of today."""
+    old = tmp_path / "old.py"
+    old.write_text(OLD_ADDITIONS)
+    found = compared(old, "--call", OLD_CALL, "--call-b", OLD_CALL.replace("[1]", "[2, 1]", 1))
+    assert (found["a"]["call"], found["b"]["call"]) == (OLD_CALL, OLD_CALL.replace("[1]", "[2, 1]", 1))
+    assert found["numbers"]["results"][0]["identical"]
+    found = compared(old, script, "--call", OLD_CALL, "--call-b", CALL)
+    assert found["numbers"]["results"][0]["identical"]
+    assert found["a"]["instructions"] == found["b"]["instructions"] == 16
+    found = compared(old, script, "--call", "timed(f32[128,1024], f32[128,1024])", "--call-b", CALL)
+    assert found["numbers"]["equal"] and found["a"]["instructions"] == 4

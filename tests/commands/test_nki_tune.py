@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from commanding import Outcome, trnrt
-from kernel_files import ADDITIONS, CALL
+from kernel_files import ADDITIONS, CALL, OLD_ADDITIONS, OLD_CALL
 
 
 @pytest.fixture
@@ -105,3 +105,10 @@ def test_wrong_requests(script: Path, arguments: list[str], message: str) -> Non
     outcome = tune(script, *arguments)
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err
+
+
+def test_a_kernel_of_the_old_namespace(script: Path) -> None:
+    script.write_text(OLD_ADDITIONS)
+    document = tune(script, "--call", OLD_CALL.replace("[1]", "[2]", 1), "--space", "TILE=64,512", "--json").document
+    assert document["best"]["call"] == "add[2](f32[128,1024], f32[128,1024], TILE=512)"
+    assert document["numbers"]["results"][0]["identical"]

@@ -43,3 +43,30 @@ def wrong(a, b):
     return a - b
 """
 CALL = "add(f32[128,1024], f32[128,1024])"
+
+OLD_ADDITIONS = """
+import neuronxcc.nki as nki
+import neuronxcc.nki.language as nl
+
+
+@nki.jit
+def add(a, b, TILE=256):
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    rows, columns = a.shape
+    part = columns // nl.num_programs(0)
+    for c in nl.affine_range(part // TILE):
+        i_p, i_f = nl.mgrid[0:rows, 0:TILE]
+        first = nl.program_id(0) * part + c * TILE
+        x, y = nl.load(a[i_p, first + i_f]), nl.load(b[i_p, first + i_f])
+        nl.store(out[i_p, first + i_f], value=nl.add(x, y))
+    return out
+
+
+@nki.benchmark
+@nki.jit
+def timed(a, b):
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    nl.store(out, value=nl.add(nl.load(a), nl.load(b)))
+    return out
+"""
+OLD_CALL = "add[1](f32[128,1024], f32[128,1024])"

@@ -38,10 +38,13 @@ _EXAMPLE = "kernel(f32[128,512], bf16[128,512], 4, flag=True)"
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel's name, its number of cores (None: the kernel's own), and its arguments."""
+    """A kernel's name, its number of cores, and its arguments.
+
+    ``cores``: None for the kernel's own; the sizes of a launch grid for a kernel of the old namespace.
+    """
 
     kernel: str
-    cores: int | None
+    cores: int | tuple[int, ...] | None
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
@@ -106,10 +109,11 @@ def value_text(value: Any) -> str:
     return repr(value) if known else f"<{type(value).__name__}>"
 
 
-def _parse_launch(node: ast.expr) -> tuple[str, int | None]:
-    """The name and the cores of ``kernel`` or ``kernel[2]``."""
+def _parse_launch(node: ast.expr) -> tuple[str, int | tuple[int, ...] | None]:
+    """The name and the cores of ``kernel``, ``kernel[2]`` or ``kernel[4, 2]``."""
     if isinstance(node, ast.Subscript):
-        return _name(node.value), _size(node.slice)
+        sizes = node.slice
+        return _name(node.value), tuple(map(_size, sizes.elts)) if isinstance(sizes, ast.Tuple) else _size(sizes)
     return _name(node), None
 
 

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import Parameter, isfunction, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from trnrt.nki import scripts
 from trnrt.nki.calls import Call, describe, parse_call
-from trnrt.nki.checking import ending_error, tolerate_zeros
+from trnrt.nki.checking import ending_error, kernel_named, tolerate_zeros
 from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.level import Level, choose_level
 from trnrt.nki.machine.program import Program
@@ -39,9 +39,8 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """The kernel's name as ``parse_call`` reads it, with its cores if there are several."""
-        name, cores = self.kernel.function.__name__, self.kernel.cores
-        return name if cores == 1 else f"{name}[{cores}]"
+        """The kernel's name as ``parse_call`` reads it, with its cores or its grid."""
+        return f"{self.kernel.function.__name__}{self.kernel.kernel.brackets}"
 
     @property
     def arguments(self) -> str:
@@ -160,7 +159,7 @@ def find_launches(script: Path, calls: Sequence[str] = ()) -> list[Launch]:
     if calls:
         asked = [parse_call(text) for text in calls]
         module = import_kernels(script)
-        return [Launch(find_kernel(module, call.kernel, call.cores), call.args, call.kwargs) for call in asked]
+        return [Launch(find_kernel(module, call), call.args, call.kwargs) for call in asked]
     return _recorded_launches(script)
 
 
@@ -173,17 +172,21 @@ def import_kernels(script: Path) -> ModuleType:
     return module
 
 
-def find_kernel(module: ModuleType, name: str, cores: int | None = None) -> Simulated:
-    """The kernel of this name, on the target in the environment."""
-    value = getattr(module, name, None)
-    if isinstance(value, Kernel) or isfunction(value):
-        return Simulated(value, get_target(default_target()), cores=cores)
+def find_kernel(module: ModuleType, call: Call) -> Simulated:
+    """The kernel that a call names, on the target in the environment.
+
+    Raises:
+        OptionError: if the file has no such kernel, or stopped before it.
+    """
+    kernel = kernel_named(module, call)
+    if kernel is not None:
+        return Simulated(kernel, get_target(default_target()))
     stopped = vars(module).get("__stopped__")
     if stopped is not None:
-        raise OptionError(f"{module.__file__} stopped before it defined {name!r}: {_error_text(stopped)}")
+        raise OptionError(f"{module.__file__} stopped before it defined {call.kernel!r}: {_error_text(stopped)}")
     names = ", ".join(key for key, value in vars(module).items() if isinstance(value, Kernel))
     raise OptionError(
-        f"{module.__file__} has no kernel {name!r}", hint=f"it has {names}" if names else "it has no kernels"
+        f"{module.__file__} has no kernel {call.kernel!r}", hint=f"it has {names}" if names else "it has no kernels"
     )
 
 

@@ -66,6 +66,11 @@ class Kernel:
     def name(self) -> str:
         return self.function.__name__
 
+    @property
+    def brackets(self) -> str:
+        """What the brackets of a call say: ``[2]``; "" for one core."""
+        return "" if self.cores in (None, 1) else f"[{self.cores}]"
+
     def run(self, arguments: inspect.BoundArguments) -> Any:
         """Call the function while it is traced, with tensors in the place of arrays."""
         return self.function(*arguments.args, **arguments.kwargs)

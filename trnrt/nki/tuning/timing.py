@@ -28,7 +28,7 @@ class Task:
     def launch(self) -> Launch:
         """The call, within the file's environment (``loading``). Raises OptionError if the file has no such kernel."""
         module = import_kernels(self.script)
-        return Launch(find_kernel(module, self.call.kernel, self.call.cores), self.call.args, self.call.kwargs)
+        return Launch(find_kernel(module, self.call), self.call.args, self.call.kwargs)
 
 
 @dataclass(frozen=True)
