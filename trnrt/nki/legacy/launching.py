@@ -78,6 +78,11 @@ class LegacyKernel(Kernel):
             raise KernelError(f"kernel {self.name}: a launch grid of {counts}; each size is at least 1")
         return LegacyKernel(self.function, counts)
 
+    @property
+    def brackets(self) -> str:
+        """The launch grid: ``[4, 2]``; "" without one."""
+        return f"[{', '.join(map(str, self.grid))}]" if self.grid else ""
+
     def on_cores(self, cores: int | None) -> LegacyKernel:
         return LegacyKernel(self.function, self.grid)
 
