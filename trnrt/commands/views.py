@@ -39,3 +39,17 @@ class Views:
         help="With --baseline: the slowdown to accept, as 2% or 2. By default 2%.",
         parser=read_percent,
     )
+
+
+@dataclass(frozen=True)
+class Checking:
+    """Where the findings of a check go, and whether it is repeated."""
+
+    sarif: Path | None = flag("Output", "--sarif", metavar="FILE", help="Also write the findings as SARIF 2.1.0.")
+    watch: bool = flag(
+        "Output",
+        "--watch",
+        default=False,
+        help="Check again whenever the script, or a file beside it that it imports, changes. Ctrl-C ends it, with the "
+        "exit code of the last check.",
+    )

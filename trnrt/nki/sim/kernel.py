@@ -19,9 +19,8 @@ from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.machine.warning import warn_at
-from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, map_tensors
+from trnrt.nki.sim.arguments import Given, Spec, cache_key, device_dtype, host_arguments, list_hint, map_tensors
 from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
-from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.launching import LNC_VARIABLE, check_cores, check_level, check_nested, check_options, degree_of_lnc
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import JitOptions, Tracer, activate, active_tracer, is_tracing, source_of, without_ours
@@ -67,9 +66,29 @@ class Kernel:
     def name(self) -> str:
         return self.function.__name__
 
+    @property
+    def brackets(self) -> str:
+        """What the brackets of a call say: ``[2]``; "" for one core."""
+        return "" if self.cores in (None, 1) else f"[{self.cores}]"
+
+    def run(self, arguments: inspect.BoundArguments) -> Any:
+        """Call the function while it is traced, with tensors in the place of arrays."""
+        __tracebackhide__ = True
+        return self.function(*arguments.args, **arguments.kwargs)
+
+    def check_source(self, level: Level) -> None:
+        """Refuse Python that NKI's compiler refuses, anywhere in the kernel's file."""
+        from trnrt.nki.sim.subset import check_file  # strict kernels only: it loads the tables of NKI's API
+
+        check_file(self.function, level)
+
+    def on_cores(self, cores: int | None) -> Kernel:
+        """The kernel on so many physical cores; None leaves the number to the environment."""
+        return Kernel(self.function, cores, self.schedule, self.options)
+
     def __getitem__(self, cores: int) -> Kernel:
         """The kernel on ``cores`` physical cores (1 or 2), each an instance with its own ``nl.program_id``."""
-        return Kernel(self.function, cores, self.schedule, self.options)
+        return self.on_cores(cores)
 
     def with_schedule(self, schedule: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
         """The kernel with edges ``(later, earlier)`` or ``(later, [earlier, ...])`` between instructions, by ``name=``.
@@ -141,13 +160,13 @@ def trace(
     options: dict[str, Any] = {"strict": strict, "capacity": limited, "level": level, "options": made.options}
     tracer = Tracer(function.__name__, on, code, **options)
     with without_collection():
-        traced = _trace(function, _bind(function, given.args, given.kwargs), tracer)
+        traced = _trace(made, _bind(function, given.args, given.kwargs), tracer)
         # The kernel of a model that computes nothing returns an empty tuple: its outputs are its inputs.
         if not traced.returns_tuple:
             _check_result([traced])
         (program,) = _finish_programs([traced], made.schedule, limited=limited)
     if strict:
-        _check_language(function, level)
+        made.check_source(level)
     return _warn_doubts([program])[0]
 
 
@@ -204,9 +223,9 @@ class Simulated:
         self.strict = strict
         asked = made.cores if cores is None else cores
         self.cores = check_cores(degree_of_lnc(made.name, asked, target, self.level), target)
-        self.kernel = Kernel(made.function, self.cores, made.schedule, made.options)
+        self.kernel = made.on_cores(self.cores)
         if strict:
-            _check_language(self.function, self.level)
+            made.check_source(self.level)
         self._compiled: dict[Hashable, Executor | CoreGroup] = {}
 
     def __getitem__(self, cores: int) -> Simulated:
@@ -219,13 +238,12 @@ class Simulated:
         given = host_arguments(self.function, args, kwargs)
         if _interceptors:
             return given.call_result(_interceptors[-1](self, given.args, dict(given.kwargs)))
-        bound = _bind(self.function, given.args, given.kwargs)
-        values: list[Any] = []
-        _map_arguments(bound, lambda name, value: values.append(value))
-        if any(isinstance(value, Spec) for value in values):
-            raise KernelError(f"kernel {self.function.__name__}: a Spec has no data to run on; nki.trace takes it")
-        arrays = [value for value in values if isinstance(value, np.ndarray)]
-        executor = self._executor(bound, tuple(_cache_key(value) for value in values), arrays)
+        return self.run(given)
+
+    def run(self, given: Given) -> Any:
+        """The result of a call, whoever intercepts calls."""
+        __tracebackhide__ = True
+        executor, arrays = self.prepare(given)
         targets = [
             given.target(executor.program.inputs[at].name, arrays[at], [*arrays[:at], *arrays[at + 1 :]])
             for at in executor.changes
@@ -235,9 +253,24 @@ class Simulated:
             target.fill(executor.argument(at))
         return given.call_result(executor.program.call_result(outputs))
 
+    def prepare(self, given: Given) -> tuple[Executor | CoreGroup, list[Array]]:
+        """What runs a call, traced when its shapes are new, and its tensor arguments in the order of the program's."""
+        __tracebackhide__ = True
+        bound = _bind(self.function, given.args, given.kwargs)
+        values: list[Any] = []
+        _map_arguments(bound, lambda name, value: values.append(value))
+        if any(isinstance(value, Spec) for value in values):
+            raise KernelError(f"kernel {self.function.__name__}: a Spec has no data to run on; nki.trace takes it")
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        return self._executor(bound, tuple(cache_key(value) for value in values), arrays), arrays
+
     @property
     def function(self) -> Callable[..., Any]:
         return self.kernel.function
+
+    def programs(self) -> list[Program]:
+        """The programs of the calls so far, on the first core."""
+        return [executor.program for executor in self._compiled.values()]
 
     def trace(self, *args: Any, **kwargs: Any) -> list[Program]:
         """The program of each core for these arguments (arrays or ``Spec`` for tensors), without any data."""
@@ -255,7 +288,7 @@ class Simulated:
     def _programs(self, bound: inspect.BoundArguments, tracers: Sequence[Tracer]) -> list[Program]:
         __tracebackhide__ = True
         with without_collection():
-            traced = list(map(functools.partial(_trace, self.function, bound), tracers))
+            traced = list(map(functools.partial(_trace, self.kernel, bound), tracers))
             _check_result(traced)
             return _finish_programs(traced, self.kernel.schedule, limited=self.capacity)
 
@@ -309,6 +342,13 @@ def without_capacity() -> Iterator[list[Program]]:
         _Limits.capacity = before
 
 
+def tensor_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arrays and ``Spec`` among a call's arguments, in the order of ``Program.inputs``."""
+    given, found = host_arguments(function, args, kwargs), list[Any]()
+    _map_arguments(_bind(function, given.args, given.kwargs), lambda name, value: found.append(value))
+    return [value for value in found if isinstance(value, (np.ndarray, Spec))]
+
+
 def default_target() -> str:
     """The target in ``NEURON_PLATFORM_TARGET_OVERRIDE``, by default trn2."""
     return os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET
@@ -322,12 +362,6 @@ def _as_kernel(kernel: Kernel | Callable[..., Any]) -> Kernel:
     return kernel if isinstance(kernel, Kernel) else Kernel(function)
 
 
-def _check_language(function: Callable[..., Any], level: Level) -> None:
-    from trnrt.nki.sim.subset import check_file  # strict kernels only: it loads the tables of NKI's language and API
-
-    check_file(function, level)
-
-
 def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
@@ -337,16 +371,16 @@ def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     return bound
 
 
-def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: Tracer) -> Program:
-    """Run ``function`` as a kernel, with tensors in place of the arrays of ``bound``, which is not changed."""
+def _trace(kernel: Kernel, bound: inspect.BoundArguments, tracer: Tracer) -> Program:
+    """Run ``kernel``, with tensors in place of the arrays of ``bound``, which is not changed."""
     __tracebackhide__ = True
     arguments = _map_arguments(bound, lambda name, value: _tensor_argument(tracer, name, value))
     with activate(tracer):
-        result = _run(function, arguments)
+        result = _run(kernel, arguments)
     if tracer.open_loops:
         place = tracer.loop_place()
         raise KernelError(
-            f"kernel {function.__name__}: a device loop was begun and not ended; a break or return out of one is "
+            f"kernel {kernel.name}: a device loop was begun and not ended; a break or return out of one is "
             f"decided on the device only: let its register become 0\n  at {place}"
         )
     program = tracer.program
@@ -416,20 +450,22 @@ def _tensor_argument(tracer: Tracer, name: str, value: Any) -> Any:
     return tracer.argument(tuple(value.shape), dtype, name)
 
 
-def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+def _run(kernel: Kernel, bound: inspect.BoundArguments) -> Any:
     """Call the kernel. Any error becomes a KernelError that names the kernel's source line."""
     __tracebackhide__ = True  # pytest's tracebacks show the kernel, not what calls it
     try:
-        return function(*bound.args, **bound.kwargs)
+        return kernel.run(bound)
     except KernelError as error:
-        source = source_of(error.__traceback__)
+        source = error.source or source_of(error.__traceback__)
         error.hint = error.hint or list_hint(bound.arguments, str(error))
         error.args = (f"{error}\n  at {source}",)
         raise error.with_traceback(without_ours(error.__traceback__))  # noqa: B904 - it is the same error
     except TrnrtError:
         raise
     except Exception as error:
-        if _is_quit(error):
+        from bdb import BdbQuit
+
+        if isinstance(error, BdbQuit):  # the user left the debugger
             raise
         source = source_of(error.__traceback__)
         assert source is not None
@@ -438,14 +474,7 @@ def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
             code = linecache.getline(source.file, source.line).strip()
             what = f"assertion failed: {error}" if str(error) else f"assertion failed: {code}"
         hint = list_hint(bound.arguments, what)
-        raise KernelError(f"kernel {function.__name__}: {what}\n  at {source}", hint=hint) from error
-
-
-def _is_quit(error: Exception) -> bool:
-    """True for what ``q`` at a debugger's prompt raises."""
-    from bdb import BdbQuit
-
-    return isinstance(error, BdbQuit)
+        raise KernelError(f"kernel {kernel.name}: {what}\n  at {source}", hint=hint) from error
 
 
 def _check_outputs(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:
@@ -462,18 +491,3 @@ def _check_outputs(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:
             )
         output.check_bounds(f"kernel {kernel}", "its result")
     return outputs
-
-
-def _cache_key(value: Any) -> Hashable:
-    """Arguments with equal keys give the same program."""
-    if isinstance(value, (np.ndarray, Spec)):
-        return "tensor", tuple(value.shape), str(value.dtype)
-    if isinstance(value, (list, tuple)):
-        return type(value), tuple(_cache_key(item) for item in value)
-    if isinstance(value, dict):
-        return dict, tuple((key, _cache_key(item)) for key, item in value.items())
-    if isinstance(value, NKIObject):
-        return type(value), tuple((key, _cache_key(item)) for key, item in vars(value).items())
-    if isinstance(value, float):
-        return float, repr(value)  # 0.0 and -0.0 are equal, but not the same
-    return (type(value), value) if isinstance(value, Hashable) else (type(value), id(value), repr(value))
