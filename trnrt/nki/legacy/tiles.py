@@ -123,7 +123,7 @@ class Tile:
         )
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
-            return self._masked(view, keys[0])
+            return self._apply_mask(view, keys[0])
         found, beyond = select(view, keys)
         if self._beyond and found.shape == view.shape:
             return Tile(view, self._beyond)
@@ -132,7 +132,7 @@ class Tile:
     def __setitem__(self, key: Any, value: Any) -> None:
         assign(self[key], value)
 
-    def _masked(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
+    def _apply_mask(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
         """The tile as an operand whose own mask holds everywhere, or nowhere: then no instruction may use it."""
         masked_out = (0, 0, 0, (0,) * view.ndim)
         return Tile(view, self._beyond if mask else (*self._beyond, masked_out))
