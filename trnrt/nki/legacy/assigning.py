@@ -48,7 +48,7 @@ def _write(target: Tile, value: Any) -> None:
     if not value.on_chip:
         raise KernelError(f"{value!r} is in HBM: bring it in with nl.load", hint="t[...] = nl.load(tensor[...])")
     session.flush()
-    source, goal, parts = Tile(value.window), Tile(target.window), _written(value)
+    source, goal, parts = Tile(value.window), Tile(target.window), _parts_of(value)
     if value.free_size != target.free_size:
         source = Tile(repeat(source.window, goal.shape))
         parts = [bounds and bounds[:1] for bounds in parts]
@@ -61,7 +61,7 @@ def _write(target: Tile, value: Any) -> None:
             _copy_part(goal, source, bounds)
 
 
-def _written(value: Tile) -> Sequence[Bounds | None]:
+def _parts_of(value: Tile) -> Sequence[Bounds | None]:
     """The parts of a tile that its mask has let an instruction write; [None] if that is all of it."""
     return [bounds for _, bounds in value.parts] if isinstance(value, Pending) else [None]
 
