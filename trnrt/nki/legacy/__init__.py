@@ -7,6 +7,7 @@ shared: they issue today's instructions, with the same rules, memory and timing.
 ``session``     the state of a kernel while it is traced
 ``windows``     parts of tensors
 ``tiles``       tensors and tiles, results that wait for their destination
+``assigning``   ``t[...] = value``
 ``allocating``  addresses chosen by the kernel
 ``blocks``      block dimensions
 ``lang``        the functions of nl

@@ -161,8 +161,15 @@ class Index:
 
     def span(self) -> tuple[int, int]:
         """The least and the largest value."""
-        values = self.values
-        return int(values.min()), int(values.max())
+        if self.steps is None:
+            return int(self.values.min()), int(self.values.max())
+        least = most = self.base
+        for step, size in zip(self.steps, self.shape, strict=True):
+            if step > 0:
+                most += step * (size - 1)
+            else:
+                least += step * (size - 1)
+        return least, most
 
 
 @dataclass(frozen=True, eq=False)

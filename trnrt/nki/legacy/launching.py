@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trnrt.nki.errors import KernelError
+from trnrt.nki.legacy.allocating import directives
 from trnrt.nki.legacy.blocks import Blocks
 from trnrt.nki.legacy.session import Session, activate, is_active
 from trnrt.nki.legacy.tiles import Tile
@@ -101,7 +102,11 @@ class LegacyKernel(Kernel):
         tracer, shared = active_tracer(self.name), list[NkiTensor]()
         result: Any = None
         for place in product(*(range(size) for size in self.grid)):
-            with activate(Session(tracer, place, self.grid, shared)):
+            session = Session(tracer, place, self.grid, shared)
+            session.automatic, session.stacked = (
+                name in directives(self.function) for name in ("automatic", "stacked")
+            )
+            with activate(session):
                 args = [_wrap(value) for value in arguments.args]
                 result = self.function(*args, **{name: _wrap(value) for name, value in arguments.kwargs.items()})
                 result = _unwrap(self.name, result)

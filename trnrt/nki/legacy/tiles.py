@@ -1,4 +1,4 @@
-"""Tensors and tiles of the old namespace: views with its index expressions, assignment and operators.
+"""Tensors and tiles of the old namespace: views with its index expressions, operators, results that wait.
 
 A ``Tile`` is a window on a tensor in HBM, SBUF or PSUM. A ``Pending`` is the result of an instruction that waits for
 its destination: ``t[...] = nl.exp(x)`` and ``psum += nisa.nc_matmul(x, y)`` write to ``t`` and ``psum`` at once. Any
@@ -7,29 +7,28 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
-from trnrt.nki.legacy.session import active_session
-from trnrt.nki.legacy.windows import Beyond, repeat, select
+from trnrt.nki.legacy.session import Session, active_session
+from trnrt.nki.legacy.windows import Beyond, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
 from trnrt.nki.machine.program import MemoryRegion, Source
-from trnrt.nki.machine.rules.access import start_problem
-from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
 
 SMALL_FLOATS = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2)
 SCALARS = (int, float, np.number, np.bool_, *SMALL_FLOATS)
 
 FUNCTIONS: dict[str, Callable[..., Tile]] = {}
-"""Functions of `nl` behind the operators and methods of tiles, which register themselves: ``binary``, ``copy`` ..."""
+"""Functions behind the operators and methods of tiles, which register themselves: ``assign``, ``binary``, ``copy``."""
 
 
 class Tile:
@@ -118,21 +117,22 @@ class Tile:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, Mask):
             return MaskedTile(self, key)
-        keys = tuple(
-            one.window if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,))
-        )
+        keys = key if isinstance(key, tuple) else (key,)
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
-            return self._apply_mask(view, keys[0])
+            return self._mask_operand(view, keys[0])
+        if not self._beyond and _are_plain(keys):
+            return Tile(view[keys])
+        keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
         if self._beyond and found.shape == view.shape:
             return Tile(view, self._beyond)
         return Tile(found if not self._beyond else select(self.target, keys)[0], beyond)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        assign(self[key], value)
+        FUNCTIONS["assign"](self[key], value)
 
-    def _apply_mask(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
+    def _mask_operand(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
         """The tile as an operand whose own mask holds everywhere, or nowhere: then no instruction may use it."""
         masked_out = (0, 0, 0, (0,) * view.ndim)
         return Tile(view, self._beyond if mask else (*self._beyond, masked_out))
@@ -193,8 +193,7 @@ class Tile:
         """``self <op>= other``: in this tile."""
         if name == "add" and isinstance(other, Pending) and other.fold_into(self):
             return self
-        assign(self, self._operate(name, other))
-        return self
+        return FUNCTIONS["assign"](self, self._operate(name, other))
 
     def __neg__(self) -> Tile:
         return FUNCTIONS["negative"](self)
@@ -251,6 +250,18 @@ Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
 
 
+def _are_plain(keys: tuple[Any, ...]) -> bool:
+    """True if keys are integers and slices, as most of those in an unrolled kernel."""
+    for one in keys:  # noqa: SIM110 - all() of a generator takes twice the time
+        if not isinstance(one, (slice, int)):
+            return False
+    return True
+
+
+_WHOLE: tuple[tuple[None, None], ...] = ((None, None),)
+"""The parts of an instruction without a mask."""
+
+
 class Pending(Tile):
     """The result of an instruction that isn't issued yet: of this shape and format, in this memory.
 
@@ -284,8 +295,11 @@ class Pending(Tile):
         self._emit, self._fold, self._converts = emit, fold, converts
         self._waits = True
         self._place: tuple[Source, int] = session.tracer.here()
-        found = regions(mask, self._shape if iteration is None else tuple(iteration))
-        self.parts = [(one, one if one is None or bounds_of is None else bounds_of(one)) for one in found]
+        if mask is None:
+            self.parts: Sequence[tuple[Bounds | None, Bounds | None]] = _WHOLE
+        else:
+            found = regions(mask, self._shape if iteration is None else tuple(iteration))
+            self.parts = [(one, one if one is None or bounds_of is None else bounds_of(one)) for one in found]
         self._beyond = ()
         session.pending = self
 
@@ -318,18 +332,23 @@ class Pending(Tile):
         """Give the result a tile of its own, if the instruction still waits."""
         if self._waits:
             with active_session("an instruction").write_at(self._place):
-                self._view = self.allocate()
+                try:
+                    self._view = self.allocate()
+                except KernelError as error:
+                    self._explain(error)
+                    raise
             self._issue_into(Tile(self._view), self._emit)
 
     def allocate(self) -> NkiTensor:
         """The tile of its own."""
-        return active_session("an instruction").allocate(self._shape, self._dtype, self._region)
+        session = active_session("an instruction")
+        return session.allocate(self._shape, self._dtype, self._region, what="the result of an instruction")
 
     def issue_into(self, target: Tile) -> bool:
         """Write to ``target`` in place of a tile of its own, if its number format allows it; True if it did."""
         near = target.buffer is self.buffer or (self.buffer is MemoryRegion.sbuf and not self._loads)
         same = target.format == self.format or (self._converts and self.format is float32)
-        dst = _in_shape(target, self._shape) if self._waits and same and target.on_chip and near else None
+        dst = reshape_target(target, self._shape) if self._waits and same and target.on_chip and near else None
         if dst is None:
             return False
         self._issue_into(dst, self._emit)
@@ -339,7 +358,7 @@ class Pending(Tile):
         """Add to ``target`` in PSUM, as matrix products can; True if it did."""
         if not self._waits or self._fold is None or target.buffer is not MemoryRegion.psum:
             return False
-        dst = _in_shape(target, self._shape)
+        dst = reshape_target(target, self._shape)
         if dst is not None:
             self._issue_into(dst, self._fold, folds=True)
         return dst is not None
@@ -353,18 +372,35 @@ class Pending(Tile):
         session = active_session("an instruction")
         self._waits = False
         session.pending = None
-        iterated = self._iteration_rank()
-        with session.write_at(self._place):
-            whole = [part for part in self.parts if part == (None, None)]
-            if not folds or not session.is_zero(target.target):
-                session.forget_zeros(target.target) if whole else session.fill_zeros(target.target)
-            elif not whole or not session.covers_zeros(target.target):
-                session.fill_zeros(target.target)
-            else:
-                session.forget_zeros(target.target)
+        before, session.tracer.place = session.tracer.place, self._place
+        try:
+            if session.zeros:
+                self._settle_zeros(session, target.target, folds=folds)
+            rank = 0 if self.parts is _WHOLE else self._iteration_rank()
             for source, bounds in self.parts:
                 dst = target if bounds is None else target.narrow(bounds)
-                emit(dst.target, *(narrow_operand(one, source, iterated) for one in self._sources))
+                emit(dst.target, *[narrow_operand(one, source, rank) for one in self._sources])
+        except KernelError as error:
+            self._explain(error)
+            raise
+        finally:
+            session.tracer.place = before
+
+    def _explain(self, error: KernelError) -> None:
+        """Make an error name the line of this instruction, which is issued later, and its result."""
+        error.source = error.source or self._place[0]
+        if error.hint is None and re.search(r"\bdst\b", str(error)):
+            error.hint = (
+                "dst is the result of the instruction, in the format dtype=, or the tile that it is assigned to"
+            )
+
+    def _settle_zeros(self, session: Session, target: NkiTensor, *, folds: bool) -> None:
+        """Write the zeros that the target's tile counts as, unless the instruction overwrites or adds to all of it."""
+        whole = (None, None) in self.parts
+        if whole and (not folds or session.covers_zeros(target)):
+            session.forget_zeros(target)
+        else:
+            session.fill_zeros(target)
 
     def _iteration_rank(self) -> int:
         return next((len(source) for source, _ in self.parts if source is not None), 0)
@@ -390,7 +426,7 @@ def narrow_operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
     return value.narrow(bounds[:1]).window  # a column, or a tile of another rank, has its partitions in common
 
 
-def _in_shape(target: Tile, shape: tuple[int, ...]) -> Tile | None:
+def reshape_target(target: Tile, shape: tuple[int, ...]) -> Tile | None:
     """The target in the shape of the result; None if it has other sizes, or no view of that shape."""
     if target.shape == shape:
         return target
@@ -404,64 +440,3 @@ def on_chip_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape with at least two dimensions: partitions, and elements of each."""
     sizes = tuple(int(size) for size in shape)
     return sizes if len(sizes) > 1 else (*(sizes or (1,)), 1)
-
-
-# -- Assignment --------------------------------------------------------------------------------------------
-
-
-def assign(target: Tile, value: Any) -> None:
-    """``target[...] = value``: the instruction that makes the value writes there, or the value is copied."""
-    session = active_session("an assignment")
-    if isinstance(value, Tile) and not isinstance(value, Pending) and _is_same(target, value):
-        return  # the end of ``t[...] += x``, which has written already
-    if not target.on_chip:
-        raise KernelError(
-            f"{target!r} is in HBM: assigning to it is no instruction",
-            hint="write nl.store(tensor[...], value) or nisa.dma_copy(dst=tensor[...], src=value)",
-        )
-    if isinstance(value, SCALARS):
-        session.flush()
-        _fill(target.window, float(value) if isinstance(value, SMALL_FLOATS) else value)
-        return
-    if not isinstance(value, Tile):
-        raise KernelError(f"a {type(value).__name__} is assigned to a tile; it must be a tile or a number")
-    if isinstance(value, Pending) and not value.parts:
-        return  # its mask is false everywhere
-    if prod(value.shape) != prod(target.shape) and value.free_size != 1:
-        _refuse_sizes(target, value)
-    if isinstance(value, Pending) and value.shape[0] == target.shape[0] and value.issue_into(target):
-        return
-    if not value.on_chip:
-        raise KernelError(f"{value!r} is in HBM: bring it in with nl.load", hint="t[...] = nl.load(tensor[...])")
-    session.flush()
-    source, goal = value.window, target.window
-    if value.free_size != target.free_size:
-        source = repeat(source, goal.shape)
-    if source.shape[0] != goal.shape[0]:
-        _refuse_sizes(target, value)
-    isa.tensor_copy(goal, source)
-
-
-def _fill(view: NkiTensor, value: Any) -> None:
-    """memset; where no engine can start, of a tile that a DMA then copies to the view."""
-    if start_problem("dst", view) is None:
-        isa.memset(view, value)
-        return
-    made = active_session("an assignment").allocate(view.shape, view.dtype, MemoryRegion.sbuf)
-    isa.memset(made, value)
-    isa.dma_copy(view, made)
-
-
-def _refuse_sizes(target: Tile, value: Tile) -> NoReturn:
-    raise KernelError(f"a tile of shape {value.shape} is assigned to one of shape {target.shape}; sizes must agree")
-
-
-def _is_same(one: Tile, other: Tile) -> bool:
-    a, b = one._view, other._view
-    return (a.storage is b.storage, a.shape, a.strides, a.offset, a.cast) == (
-        True,
-        b.shape,
-        b.strides,
-        b.offset,
-        b.cast,
-    )

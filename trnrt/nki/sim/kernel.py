@@ -408,7 +408,7 @@ def _run(kernel: Kernel, bound: inspect.BoundArguments) -> Any:
     try:
         return kernel.run(bound)
     except KernelError as error:
-        source = source_of(error.__traceback__)
+        source = error.source or source_of(error.__traceback__)
         error.hint = error.hint or list_hint(bound.arguments, str(error))
         error.args = (f"{error}\n  at {source}",)
         raise

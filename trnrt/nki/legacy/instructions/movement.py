@@ -27,7 +27,7 @@ __all__ = [
     "tensor_copy_dynamic_src",
 ]
 
-_SMALL = 32  # the vector engine transposes up to 32 x 32
+_SMALL, _LARGE = 32, 128  # the vector engine transposes up to 32 x 32, the tensor engine 128 x 128
 
 
 def dma_copy(*, dst: Any, src: Any, mask: Any = None, dst_rmw_op: Any = None, **options: Any) -> None:
@@ -105,7 +105,12 @@ def tensor_copy_dynamic_src(
 def _copy(what: str, src: Any, mask: Any, dtype: Any, engine: Engine) -> Pending:
     src = require_tile(what, src, "src")
     return Pending(
-        src.shape, result_format(dtype, src), lambda dst, a: isa.tensor_copy(dst, a, engine=engine), (src,), mask=mask
+        src.shape,
+        result_format(dtype, src),
+        lambda dst, a: isa.tensor_copy(dst, a, engine=engine),
+        (src,),
+        mask=mask,
+        converts=True,
     )
 
 
@@ -126,6 +131,12 @@ def nc_transpose(
     data = require_tile("nisa.nc_transpose", data, "data")
     small = data.buffer is MemoryRegion.psum and max(data.shape[0], data.free_size) <= _SMALL
     by_vector = engine is Engine.vector or (engine is Engine.unknown and small)
+    most = _SMALL if by_vector else _LARGE
+    if max(data.shape[0], data.free_size) > most:
+        raise KernelError(
+            f"nisa.nc_transpose: data has {data.shape[0]} partitions of {data.free_size} elements; the "
+            f"{'vector' if by_vector else 'tensor'} engine transposes up to {most} x {most}"
+        )
 
     def emit(dst: NkiTensor, a: NkiTensor) -> None:
         made = dst if dst.dtype == a.dtype else tile(dst.shape, a.dtype, dst.buffer)
