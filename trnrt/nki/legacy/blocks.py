@@ -63,7 +63,7 @@ class Blocks:
         return self.tiles[0].buffer
 
     def __repr__(self) -> str:
-        return f"Blocks({self.blocks} of {self.tiles[0]!r})"
+        return f"Blocks({self.blocks} of {self.tiles[0].describe()})"
 
     def __getitem__(self, key: Any) -> Tile | Blocks:
         """The tile of a block, or a part of it; without integers for all block dimensions, the blocks that are left."""
@@ -82,6 +82,10 @@ class Blocks:
         if kept:
             return Blocks(kept, [one[tuple(rest)].target if rest else one.target for one in tiles])
         return tiles[0][tuple(rest)] if rest else tiles[0]
+
+    def view(self, dtype: Any) -> Blocks:
+        """The same bits in another format."""
+        return Blocks(self.blocks, [one.view(dtype).target for one in self.tiles])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         part = self[key]
