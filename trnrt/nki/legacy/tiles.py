@@ -120,7 +120,7 @@ class Tile:
         keys = key if isinstance(key, tuple) else (key,)
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
-            return self._mask_operand(view, keys[0])
+            return self._apply_mask(view, keys[0])
         if not self._beyond and _are_plain(keys):
             return Tile(view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
@@ -132,7 +132,7 @@ class Tile:
     def __setitem__(self, key: Any, value: Any) -> None:
         FUNCTIONS["assign"](self[key], value)
 
-    def _mask_operand(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
+    def _apply_mask(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
         """The tile as an operand whose own mask holds everywhere, or nowhere: then no instruction may use it."""
         masked_out = (0, 0, 0, (0,) * view.ndim)
         return Tile(view, self._beyond if mask else (*self._beyond, masked_out))

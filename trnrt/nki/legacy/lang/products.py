@@ -7,7 +7,7 @@ from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.lang.common import require_tile, result_format
-from trnrt.nki.legacy.lang.masks import mask_product, operand_tile
+from trnrt.nki.legacy.lang.masks import mask_product, strip_mask
 from trnrt.nki.legacy.tiles import Pending
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import MemoryRegion
@@ -23,7 +23,7 @@ __all__ = ["matmul", "multiply_matrices", "transpose"]
 def multiply_matrices(stationary: Any, moving: Any, *, mask: Any = None, **options: Any) -> Pending:
     """``stationary.T @ moving``, float32 in PSUM. ``psum += `` of it accumulates there."""
     what = "nisa.nc_matmul"
-    given, other = operand_tile(what, stationary, "stationary"), operand_tile(what, moving, "moving")
+    given, other = strip_mask(what, stationary, "stationary"), strip_mask(what, moving, "moving")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
         isa.nc_matmul(dst, a, b, accumulate=False, **options)
