@@ -19,6 +19,8 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
 from trnrt.nki.legacy.session import Session, active_session
+from trnrt.nki.legacy.slicing import leaves
+from trnrt.nki.legacy.splitting import split_ranks
 from trnrt.nki.legacy.windows import Beyond, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
 from trnrt.nki.machine.program import MemoryRegion, Source
@@ -121,7 +123,7 @@ class Tile:
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
             return self._apply_mask(view, keys[0])
-        if not self._beyond and _are_plain(keys):
+        if not self._beyond and _are_plain(keys) and not any(map(leaves, keys, view.shape)):
             return Tile(view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
@@ -154,9 +156,11 @@ class Tile:
 
     # -- Other forms ---------------------------------------------------------------------------------------
 
-    def reshape(self, *shape: Any) -> Tile:
+    def reshape(self, *sizes: Any, shape: Any = None) -> Tile:
         """The same elements in another shape; on chip the partitions stay."""
-        wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        if shape is not None:
+            sizes = tuple(shape)
+        wanted = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
         return Tile(self.window.reshape(tuple(int(size) for size in wanted)))
 
     def broadcast_to(self, shape: Sequence[int], **_: Any) -> Tile:
@@ -379,7 +383,9 @@ class Pending(Tile):
             rank = 0 if self.parts is _WHOLE else self._iteration_rank()
             for source, bounds in self.parts:
                 dst = target if bounds is None else target.narrow(bounds)
-                emit(dst.target, *[narrow_operand(one, source, rank) for one in self._sources])
+                operands = [narrow_operand(one, source, rank) for one in self._sources]
+                for part, own in split_ranks(dst.target, operands):
+                    emit(part, *own)
         except KernelError as error:
             self._explain(error)
             raise
