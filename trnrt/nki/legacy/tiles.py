@@ -8,6 +8,7 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -25,6 +26,7 @@ from trnrt.nki.legacy.windows import Beyond, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
 from trnrt.nki.machine.program import MemoryRegion, Source
 from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.values import MARKER
 
 SMALL_FLOATS = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2)
 SCALARS = (int, float, np.number, np.bool_, *SMALL_FLOATS)
@@ -102,8 +104,16 @@ class Tile:
         """Elements in each partition."""
         return prod(self.shape[1:])
 
-    def __repr__(self) -> str:
+    def describe(self) -> str:
+        """The shape, the number format and the memory, without the numbers."""
         return f"Tile({self.shape}, {self.format}, {self.buffer.value})"
+
+    def __repr__(self) -> str:
+        """The numbers, where a simulated kernel prints them or a debugger asks; the description elsewhere."""
+        marker = MARKER.get()
+        return self.describe() if marker is None else marker(self.window, self.describe(), sys._getframe(1))
+
+    __str__ = __repr__
 
     def __bool__(self) -> bool:
         raise KernelError("a tile's numbers are known on the device only: no Python condition can test them")
