@@ -340,6 +340,10 @@ class Pending(Tile):
     def target(self) -> NkiTensor:
         return self.target_of_read()
 
+    def place_in(self, region: MemoryRegion) -> None:
+        """Give the result a tile in that memory, if it needs one of its own."""
+        self._region = region
+
     def target_of_read(self) -> NkiTensor:
         """The tile of its own, which the instruction fills now if it still waits."""
         self.issue()
