@@ -133,7 +133,7 @@ class Tile:
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
             return self._mask_operand(view, keys[0])
         if not self._beyond and _are_plain(keys, view.shape):
-            return Tile(view[keys])
+            return Tile(view if keys.count(_ALL) == len(keys) else view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
         if self._beyond and found.shape == view.shape:
@@ -261,6 +261,9 @@ _add_operators()
 
 Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
+
+
+_ALL = slice(None)
 
 
 def _are_plain(keys: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
