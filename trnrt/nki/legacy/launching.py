@@ -168,7 +168,7 @@ def trace(func: Any = None, **_: Any) -> Any:
 
 def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a kernel on numpy arrays in the simulator; arguments that it writes are updated."""
-    made = jit(kernel)
+    made = kernel.kernel if isinstance(kernel, Launched) else jit(kernel)
     return Simulated(made, get_target(default_target()))(*args, **kwargs)
 
 

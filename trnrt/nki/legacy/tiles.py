@@ -20,7 +20,6 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
 from trnrt.nki.legacy.session import Session, active_session
-from trnrt.nki.legacy.slicing import leaves
 from trnrt.nki.legacy.splitting import split_ranks
 from trnrt.nki.legacy.windows import Beyond, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
@@ -133,8 +132,8 @@ class Tile:
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
             return self._mask_operand(view, keys[0])
-        if not self._beyond and _are_plain(keys) and not any(map(leaves, keys, view.shape)):
-            return Tile(view[keys])
+        if not self._beyond and _are_plain(keys, view.shape):
+            return Tile(view if keys.count(_ALL) == len(keys) else view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
         if self._beyond and found.shape == view.shape:
@@ -264,12 +263,19 @@ Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
 
 
-def _are_plain(keys: tuple[Any, ...]) -> bool:
-    """True if keys are integers and slices, as most of those in an unrolled kernel."""
-    for one in keys:  # noqa: SIM110 - all() of a generator takes twice the time
-        if not isinstance(one, (slice, int)):
+_ALL = slice(None)
+
+
+def _are_plain(keys: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
+    """True if keys are integers, and slices that stay inside: most of those in an unrolled kernel."""
+    for one, size in zip(keys, shape, strict=False):
+        if isinstance(one, slice):
+            stop = one.stop
+            if stop is not None and (not isinstance(stop, int) or stop > size):
+                return False
+        elif not isinstance(one, int):
             return False
-    return True
+    return len(keys) <= len(shape)
 
 
 _WHOLE: tuple[tuple[None, None], ...] = ((None, None),)
@@ -336,6 +342,10 @@ class Pending(Tile):
     @property
     def target(self) -> NkiTensor:
         return self.target_of_read()
+
+    def place_in(self, region: MemoryRegion) -> None:
+        """Give the result a tile in that memory, if it needs one of its own."""
+        self._region = region
 
     def target_of_read(self) -> NkiTensor:
         """The tile of its own, which the instruction fills now if it still waits."""
