@@ -6,8 +6,9 @@ times are the harness's own lines; beside them stand limits that the harness its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from benchmarks.courses.repositories import (
     CS149,
@@ -30,7 +31,7 @@ class Run:
     """A harness's command line. ``says``: regular expressions that its output must match; ``code``: its exit code.
 
     ``time``: the expression of a time in its output, ``unit_us`` in microseconds. ``limits``: those of the course for
-    each of these times. ``setup``: a command before it. ``files``: those that it must leave. ``target``: the course's
+    each of these times. ``published``: others' measurements of the same kernel. ``setup``: a command before it. ``files``: those that it must leave. ``target``: the course's
     instances.
     """
 
@@ -46,21 +47,15 @@ class Run:
     time: str = TIME
     unit_us: float = 1.0
     limits: tuple[float | None, ...] = ()
+    published: tuple[float | None, ...] = ()
     setup: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     target: str = "trn2"
     slow: bool = False
-    published: tuple[float | None, ...] = field(default=())
-
-    @property
-    def must_fail(self) -> bool:
-        return self.name.startswith("bad: ")
 
 
 def _set(name: str, value: int) -> Callable[[str], str]:
     """Give the first constant of this name another value."""
-    import re
-
     return lambda text: re.sub(rf"(?m)^(\s*{name} = )\d+.*$", rf"\g<1>{value}", text, count=1)
 
 
@@ -75,7 +70,9 @@ LAB_6 = (CS152_SOLVED, ("nki_ffnn/kernels.py", "nki_ffnn/matmul_kernels.py"))
 CORRECT = (r"Correctness passed\? True", TIME)
 
 
-def _part_1(kernel: str, size: int, *arguments: str, change: Change | None = None, solved: bool = True) -> Run:
+def _part_1(
+    kernel: str, size: int, *arguments: str, change: Change | None = None, solved: bool = True, published: float | None
+) -> Run:
     return Run(
         f"CS149 part 1, {kernel} {size}{' ' + change[1] if change else ''}",
         CS149,
@@ -86,10 +83,11 @@ def _part_1(kernel: str, size: int, *arguments: str, change: Change | None = Non
         solution=PART_1 if solved else None,
         changes=(change,) if change else (),
         files=tuple(f"{arguments[1]}.{kind}" for kind in ("neff", "ntff")) if arguments else (),
+        published=(published,),
     )
 
 
-def _vec_add(kernel: str, size: int, *arguments: str) -> Run:
+def _vec_add(kernel: str, size: int, *arguments: str, published: float | None = None) -> Run:
     return Run(
         f"CS149 of 2024 part 1, {kernel} {size}",
         CS149_OF_2024,
@@ -99,17 +97,22 @@ def _vec_add(kernel: str, size: int, *arguments: str) -> Run:
         (r"Corectness passed\? True", TIME),
         files=tuple(f"{arguments[1]}.{kind}" for kind in ("neff", "ntff")) if arguments else (),
         target="trn1",
+        published=(published,),
     )
 
 
+ROWS_OF_128: Change = ("part1/kernels.py", "in rows of 128", _set("ROW_CHUNK", 128))
+
+# Published: TIMING.md's M-02, M-06, M-20 and M-41 (of the solution itself) on trn2, M-09 on trn1. Those of a stream of
+# 256,000, a transposition and a convolution are from a profiler, with descriptors that the host wrote.
 _PASSED = (r"(?s)(?:Running correctness test.*?Passed.*?){4}",)
 
 RUNS: tuple[Run, ...] = (
-    _part_1("naive", 128),
-    _part_1("tiled", 1280, solved=False),
-    _part_1("tiled", 25600, change=("part1/kernels.py", "in rows of 128", _set("ROW_CHUNK", 128)), solved=False),
-    _part_1("stream", 256000, "--profile_name", "stream"),
-    _part_1("transpose", 1024, "--profile_name", "transpose"),
+    _part_1("naive", 128, published=None),
+    _part_1("tiled", 1280, solved=False, published=None),
+    _part_1("tiled", 25600, change=ROWS_OF_128, solved=False, published=378),
+    _part_1("stream", 256000, "--profile_name", "stream", published=26.4),
+    _part_1("transpose", 1024, "--profile_name", "transpose", published=46.47),
     Run(
         "CS149 part 2, all cases",
         CS149,
@@ -119,13 +122,13 @@ RUNS: tuple[Run, ...] = (
         (*_PASSED, r"Correctness: 10\.0"),
         solution=PART_2,
         limits=(4596, 1002, 4596, 1002, 110, 84, 110, 84),  # performance_requirements_by_dtype_size
-        published=(3832, 824, 3830, 825),  # lab_cases.json, the course's kernel
+        published=(None, 782.8, None, 781.0),
         files=("conv_float32.ntff", "conv_pool_float16_smaller.ntff"),
         slow=True,
     ),
     _vec_add("naive", 128),
     _vec_add("tiled", 1280),
-    _vec_add("stream", 25600),
+    _vec_add("stream", 25600, published=53),
     _vec_add("alloc", 256000, "--profile", "alloc"),
     Run(
         "CS149 of 2024 part 2, all cases, with the solution of 2025",
@@ -210,8 +213,8 @@ RUNS: tuple[Run, ...] = (
         "part2",
         "test_harness.py",
         (),
-        ("Failed|never written|not written|must return|returned NoneType",),
-        code=-1,
+        (r"RuntimeError",),
+        1,
     ),
     Run(
         "bad: CS149 part 2, a sum that keeps its last product only",

@@ -101,7 +101,7 @@ def _call(command: list[str], cwd: Path, environment: Mapping[str, str]) -> tupl
 
 def _problems(run: Run, code: int, output: str, times: tuple[float, ...], cwd: Path) -> list[str]:
     problems = []
-    if run.code >= 0 and code != run.code:
+    if code != run.code:
         problems.append(f"it exits with {code}, and must exit with {run.code}: {output.strip().splitlines()[-1:]}")
     problems += [f"its output does not say {says!r}" for says in run.says if not re.search(says, output)]
     expected = max(len(run.limits), len(run.published))
