@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from old_kernels import assert_close, nl, numbers
 
-from tests.nki.old_kernels import assert_close, nl, numbers
 from trnrt.nki.errors import KernelError, KernelMemoryError
 from trnrt.nki.legacy import compiler as ncc
 from trnrt.nki.legacy import isa as nisa

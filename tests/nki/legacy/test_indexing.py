@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from old_kernels import nl, numbers, run
 
-from tests.nki.old_kernels import nl, numbers, run
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Index, Mask, regions
 from trnrt.nki.legacy.launching import jit

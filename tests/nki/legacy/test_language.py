@@ -10,8 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from old_kernels import BFLOAT16, FORMATS, assert_close, nl, numbers, run, wide
 
-from tests.nki.old_kernels import BFLOAT16, FORMATS, assert_close, nl, numbers, run, wide
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import Array
 
@@ -31,7 +31,7 @@ def _gelu(x: Array) -> Array:
 
 
 def _gelu_dx(x: Array) -> Array:
-    return 0.5 * (1 + _erf(x / np.sqrt(2))) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+    return np.asarray(0.5 * (1 + _erf(x / np.sqrt(2))) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi))
 
 
 UNARY: dict[str, tuple[Function, float, float]] = {

@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from old_kernels import BFLOAT16, FORMATS, assert_close, nl, numbers, run, wide
 
-from tests.nki.old_kernels import BFLOAT16, FORMATS, assert_close, nl, numbers, run, wide
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.launching import jit
 from trnrt.nki.machine.dtypes import Array
@@ -215,18 +215,23 @@ def test_gather_flattened(dtype: np.dtype[Any]) -> None:
     assert np.isnan(wide(got[9:])).all()
 
 
-def test_atomic_rmw_adds_to_rows_that_repeat() -> None:
+def test_atomic_rmw() -> None:
     x, v = numbers(8, 20, 6), numbers(9, 5, 6)
-    rows = np.array([[3], [0], [3], [19], [3]], np.int32)
+    rows = np.array([[3], [0], [7], [19], [4]], np.int32)
 
     def add(out: Any, t: Any, values: Any, at: Any) -> None:
         nl.store(out, nl.load(t))
         index, j = nl.load(at), nl.arange(6)[None, :]
         nl.atomic_rmw(out[index, j], value=nl.load(values), op=np.add)
+        nl.atomic_rmw(out[index, j], value=1.0, op=np.add, mask=nl.arange(5)[:, None] < 2)
 
     wanted = x.copy()
     np.add.at(wanted, rows[:, 0], v)
+    wanted[rows[:2, 0]] += 1
     assert_close(store_to((20, 6), add, x, v, rows), wanted)
+    rows[4] = 3
+    with pytest.raises(KernelError, match=r"row 3 of .* is selected 2 times by one instruction that adds to it"):
+        store_to((20, 6), add, x, v, rows)
 
 
 # -- Other shapes and formats ------------------------------------------------------------------------------

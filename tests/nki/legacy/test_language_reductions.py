@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from old_kernels import BFLOAT16, FORMATS, assert_close, nl, numbers, run, wide
 
-from tests.nki.old_kernels import BFLOAT16, FORMATS, assert_close, nl, numbers, run, wide
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.launching import jit
 from trnrt.nki.machine.dtypes import Array

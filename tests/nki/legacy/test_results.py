@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from old_kernels import BFLOAT16, assert_close, nl, numbers
 
-from tests.nki.old_kernels import BFLOAT16, assert_close, nl, numbers
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy import isa as nisa
 from trnrt.nki.legacy.launching import jit

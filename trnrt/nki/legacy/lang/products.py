@@ -7,7 +7,7 @@ from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.lang.common import require_tile, result_format
-from trnrt.nki.legacy.lang.masks import mask_product, unmasked
+from trnrt.nki.legacy.lang.masks import mask_product, operand_tile
 from trnrt.nki.legacy.tiles import Pending
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import MemoryRegion
@@ -26,7 +26,7 @@ def multiply_matrices(stationary: Any, moving: Any, *, mask: Any = None, **optio
     The engine reads SBUF; as in Beta 1, a tile in PSUM, as nc_transpose returns it, is copied there first.
     """
     what = "nisa.nc_matmul"
-    given, other = unmasked(what, stationary, "stationary"), unmasked(what, moving, "moving")
+    given, other = operand_tile(what, stationary, "stationary"), operand_tile(what, moving, "moving")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
         isa.nc_matmul(dst, copy_to_sbuf(a), copy_to_sbuf(b), accumulate=False, **options)
