@@ -31,8 +31,8 @@ class Run:
     """A harness's command line. ``says``: regular expressions that its output must match; ``code``: its exit code.
 
     ``time``: the expression of a time in its output, ``unit_us`` in microseconds. ``limits``: those of the course for
-    each of these times. ``published``: others' measurements of the same kernel. ``setup``: a command before it. ``files``: those that it must leave. ``target``: the course's
-    instances.
+    each of these times. ``published``: others' measurements of the same kernel. ``setup``: a command before it.
+    ``files``: those that it must leave. ``target``: the course's instances.
     """
 
     name: str

@@ -25,10 +25,8 @@ from trnrt.nki.installing import install_briefly
 DRIVERS = ("attention", "contributed", "reference", "tutorials")
 PACKAGE = "src/nki_samples/reference/"  # its files import each other by `from ..util`
 
-PRIVATE = re.compile(
-    r"^\s*(?:from|import)\s+(neuronxcc\.nki\.(?:_\w+(?:\.\w+)*|nccl|docs[\w.]*|kernels[\w.]*)|nki\.[\w.]+)",
-    re.MULTILINE,
-)
+_MODULES = r"neuronxcc\.nki\.(?:_\w+(?:\.\w+)*|nccl|docs[\w.]*|kernels[\w.]*)|nki\.[\w.]+"
+PRIVATE = re.compile(rf"^\s*(?:from|import)\s+({_MODULES})", re.MULTILINE)
 """An import of a module that SDK 2.26 doesn't document, or doesn't ship."""
 
 HELPERS = {

@@ -111,6 +111,32 @@ def test_a_mask_leaves_elements_unwritten() -> None:
     assert_close(run(masked, x, y), wanted)
 
 
+def test_a_masked_result_that_is_copied_keeps_the_rest_of_its_target() -> None:
+    x, y = numbers(1, 32, 16), numbers(2, 32, 24)
+
+    def masked(a: Any, b: Any) -> Any:
+        made = nisa.memset((16, 24), 7.0, nl.bfloat16)
+        made[...] = nisa.nc_matmul(a, b, mask=nl.arange(24)[None, :] < 10)
+        return made
+
+    wanted = np.full((16, 24), 7.0, np.float32)
+    wanted[:, :10] = (x.T @ y)[:, :10]
+    assert_close(run(masked, x, y), wanted.astype(BFLOAT16))
+
+
+def test_a_masked_column_is_repeated_in_the_rows_that_it_has() -> None:
+    x = numbers(1, 64, 16)
+
+    def masked(a: Any) -> Any:
+        made = nisa.memset((64, 5), 7.0, np.float32)
+        made[...] = nisa.tensor_reduce(np.add, a, axis=1, mask=nl.arange(64)[:, None] < 32)
+        return made
+
+    wanted = np.full((64, 5), 7.0, np.float32)
+    wanted[:32] = x[:32].sum(1, keepdims=True)
+    np.testing.assert_allclose(run(masked, x), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_a_mask_of_false_issues_nothing() -> None:
     x = numbers(1, 8, 8)
 

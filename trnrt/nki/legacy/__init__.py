@@ -10,6 +10,7 @@ shared: they issue today's instructions, with the same rules, memory and timing.
 ``splitting``   instructions on too many dimensions
 ``annotating``  annotations, and tensors without data
 ``tiles``       tensors and tiles, results that wait for their destination
+``assigning``   ``t[...] = value``
 ``allocating``  addresses chosen by the kernel
 ``blocks``      block dimensions
 ``lang``        the functions of nl

@@ -13,8 +13,9 @@ from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.allocating import Allocation, PsumAllocator, SbufAllocator
+from trnrt.nki.legacy.assigning import assign
 from trnrt.nki.legacy.session import active_session
-from trnrt.nki.legacy.tiles import Tile, assign, on_chip_shape
+from trnrt.nki.legacy.tiles import Tile, on_chip_shape
 from trnrt.nki.machine.dtypes import DType
 from trnrt.nki.machine.program import MemoryRegion, Source
 from trnrt.nki.sim.tensor import NkiTensor

@@ -36,7 +36,7 @@ def binary(name: str, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) ->
     shape = tiles[0].shape if len(tiles) == 1 else broadcast_shape(what, *tiles)
     op = OPERATORS.get(name)
     wanted = _binary_format(op, dtype, x, y)
-    emit = _SPECIAL.get(name) or (lambda dst, a, b: _apply(_known(op), dst, a, b))
+    emit = _SPECIAL.get(name) or (lambda dst, a, b: _apply(_require_operator(op), dst, a, b))
     return Pending(shape, wanted, emit, (x, y), mask=mask, converts=op is None or not op.bitvec)
 
 
@@ -68,7 +68,7 @@ def _binary_format(op: Operator | None, dtype: Any, x: Any, y: Any) -> DType:
     return result_format(dtype, x, y)
 
 
-def _known(op: Operator | None) -> Operator:
+def _require_operator(op: Operator | None) -> Operator:
     assert op is not None
     return op
 
@@ -176,7 +176,7 @@ def unary(name: str, x: Any, *, dtype: Any = None, mask: Any = None) -> Pending:
         elif name == "reciprocal":
             isa.reciprocal(dst, a)
         else:
-            isa.activation(dst, _known(op), a)
+            isa.activation(dst, _require_operator(op), a)
 
     return Pending(x.shape, result_format(dtype, x), emit, (x,), mask=mask, converts=True)
 
