@@ -65,7 +65,7 @@ def run_harness(run: Run, trees: Mapping[Repository, Path], folder: Path, python
         (work / file).write_text(after, encoding="utf-8")
     environment = _environment(folder)
     cwd, began = work / run.folder, os.times()
-    command = [python, "-m", "trnrt", "nki", "run", run.script, "--target", run.target, *run.arguments]
+    command = [python, "-m", "trnrt", "nki", "run", "--target", run.target, *run.options, run.script, *run.arguments]
     outputs = [_call([python, *run.setup], cwd, environment)] if run.setup else []
     outputs.append(_call(command, cwd, environment))
     ended = os.times()
