@@ -162,9 +162,8 @@ RUNS: tuple[Run, ...] = (
         "ffnn.py",
         ("--benchmark",),
         ("Predictions match the golden model",),
-        options=(
-            "--no-capacity",
-        ),  # the course's matmul_kernels.py keep more in SBUF than there is; AWS's compiler spills
+        # The course's matmul_kernels.py keeps more in SBUF than there is; AWS's compiler spills, the simulator refuses.
+        options=("--no-capacity",),
         setup=("ffnn_ref.py", "--store-data"),
         time=FFNN_TIME,
         unit_us=1e3,

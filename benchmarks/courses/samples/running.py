@@ -127,9 +127,9 @@ def compare(found: Any, expected: Any, rtol: float, atol: float) -> tuple[float,
     if bad.any():
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         share = f"{int(bad.sum()):,} of {bad.size:,} numbers differ"
-        return float(
-            np.fmax.reduce(difference, None, initial=0)
-        ), f"{share}, first at {at}: {given[at]:g} in place of {wanted[at]:g}"
+        known = difference[~np.isnan(difference)]
+        first = f"first at {at}: {given[at]:g} in place of {wanted[at]:g}"
+        return float(known.max(initial=0)), f"{share}, {first}"
     return float(difference.max()), ""
 
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from old_kernels import nl
 
 from trnrt.nki import install, uninstall
 from trnrt.nki.errors import KernelError
 from trnrt.nki.installing import install_briefly
 from trnrt.nki.legacy import annotating, launching
-from trnrt.nki.legacy import language as nl
 from trnrt.nki.machine.dtypes import Array
 
 TENSOR: Any = annotating.tensor
@@ -55,10 +55,11 @@ def test_kernels_call_kernels_with_tiles_and_records() -> None:
         rows: int
         factor: float
 
-    @launching.jit(mode="trace")
-    def scale(tile: Any, sizes: Sizes) -> tuple[Any, Sizes]:
+    def scale_tile(tile: Any, sizes: Sizes) -> tuple[Any, Sizes]:
         tile[0 : sizes.rows] = nl.multiply(tile[0 : sizes.rows], sizes.factor)
         return tile, sizes
+
+    scale = launching.jit(mode="trace")(scale_tile)
 
     @launching.jit
     def both(x: Any) -> Any:
@@ -75,12 +76,11 @@ def test_kernels_call_kernels_with_tiles_and_records() -> None:
 
 
 def test_simulate_kernel_updates_what_the_kernel_writes(x: Array) -> None:
-    @launching.jit(kernel_return=False)
     def write(x: Any, out: Any) -> None:
         nl.store(out, nl.multiply(nl.load(x), 2.0))
 
     out = np.zeros_like(x)
-    launching.simulate_kernel(write, x, out)
+    launching.simulate_kernel(launching.jit(write, kernel_return=False), x, out)
     np.testing.assert_array_equal(out, 2 * x)
     np.testing.assert_array_equal(launching.simulate_kernel(add_one, x), x + 1)
 
