@@ -281,6 +281,17 @@ def test_nc_matmul_multiplies(sizes: tuple[int, int, int], dtype: Any) -> None:
     np.testing.assert_allclose(got, wide(x).T @ wide(y), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("transpose_x", [False, True])
+def test_matmul_copies_operands_from_psum(transpose_x: bool) -> None:
+    x, y = numbers(1, 24, 24), numbers(2, 24, 24)
+
+    def function(a: Any, b: Any) -> Any:
+        return nl.matmul(nisa.nc_transpose(a), nisa.nc_transpose(b), transpose_x=transpose_x)
+
+    wanted = x @ y.T if transpose_x else x.T @ y.T
+    np.testing.assert_allclose(run(function, x, y), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_nc_matmul_takes_a_tile_of_the_array() -> None:
     x, y = numbers(1, 64, 64), numbers(2, 64, 100)
     got = run(lambda a, b: nisa.nc_matmul(a, b, tile_position=(64, 0), tile_size=(64, 64)), x, y)

@@ -143,7 +143,7 @@ def _turn(argument: str, block: tuple[int, ...], counts: Sequence[int]) -> int:
     """The number of a block's place: its indices, each modulo the count of its dimension, in row-major order."""
     counts = tuple(counts) or (1,) * len(block)
     if not block:
-        return 0  # AWS's own kernels give counts to tensors without block dimensions, which have one place
+        return 0  # one tile has one place, however many there are
     if len(counts) != len(block):
         raise KernelError(f"mod_alloc: {argument}={counts} for {len(block)} block dimensions; it must have as many")
     return sum(i % n * prod(counts[dim + 1 :]) for dim, (i, n) in enumerate(zip(block, counts, strict=True)))

@@ -130,6 +130,8 @@ def allocate(shape: Any, dtype: DType, buffer: Any, name: str = "") -> Tile | Bl
     if allocation.region in (MemoryRegion.shared_hbm, MemoryRegion.private_hbm):
         return Tile(session.allocate(sizes, dtype, MemoryRegion.shared_hbm, name))
     session.use_allocation(direct=allocation.place is not None)
+    if allocation.place is not None:
+        allocation = session.repeat_allocation(allocation)
     name = name or _variable_name(*session.tracer.here())
     at = next((k for k, size in enumerate(sizes) if isinstance(size, PartitionDim)), 0)
     blocks, inner = tuple(index(size) for size in sizes[:at]), on_chip_shape(sizes[at:])

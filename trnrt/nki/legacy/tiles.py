@@ -8,6 +8,7 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -19,12 +20,12 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
 from trnrt.nki.legacy.session import Session, active_session
-from trnrt.nki.legacy.slicing import leaves
 from trnrt.nki.legacy.splitting import split_ranks
 from trnrt.nki.legacy.windows import Beyond, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
 from trnrt.nki.machine.program import MemoryRegion, Source
 from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.values import MARKER
 
 SMALL_FLOATS = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2)
 SCALARS = (int, float, np.number, np.bool_, *SMALL_FLOATS)
@@ -102,8 +103,16 @@ class Tile:
         """Elements in each partition."""
         return prod(self.shape[1:])
 
-    def __repr__(self) -> str:
+    def describe(self) -> str:
+        """The shape, the number format and the memory, without the numbers."""
         return f"Tile({self.shape}, {self.format}, {self.buffer.value})"
+
+    def __repr__(self) -> str:
+        """The numbers, where a simulated kernel prints them or a debugger asks; the description elsewhere."""
+        marker = MARKER.get()
+        return self.describe() if marker is None else marker(self.window, self.describe(), sys._getframe(1))
+
+    __str__ = __repr__
 
     def __bool__(self) -> bool:
         raise KernelError("a tile's numbers are known on the device only: no Python condition can test them")
@@ -123,7 +132,7 @@ class Tile:
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
             return self._mask_operand(view, keys[0])
-        if not self._beyond and _are_plain(keys) and not any(map(leaves, keys, view.shape)):
+        if not self._beyond and _are_plain(keys, view.shape):
             return Tile(view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
@@ -254,12 +263,16 @@ Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
 
 
-def _are_plain(keys: tuple[Any, ...]) -> bool:
-    """True if keys are integers and slices, as most of those in an unrolled kernel."""
-    for one in keys:  # noqa: SIM110 - all() of a generator takes twice the time
-        if not isinstance(one, (slice, int)):
+def _are_plain(keys: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
+    """True if keys are integers, and slices that stay inside: most of those in an unrolled kernel."""
+    for one, size in zip(keys, shape, strict=False):
+        if isinstance(one, slice):
+            stop = one.stop
+            if stop is not None and (not isinstance(stop, int) or stop > size):
+                return False
+        elif not isinstance(one, int):
             return False
-    return True
+    return len(keys) <= len(shape)
 
 
 _WHOLE: tuple[tuple[None, None], ...] = ((None, None),)
