@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from old_kernels import assert_close, nl, numbers
 
 from trnrt.nki.errors import KernelError, KernelMemoryError
 from trnrt.nki.legacy import compiler as ncc
@@ -175,7 +176,7 @@ def _tile(buffer: Any, shape: Any = (128, 8)) -> Any:
         (ncc.sbuf.alloc(lambda *_: (16, 0)), (16, 8), "starts at 0 or 32 or 64 or 96"),
         (ncc.sbuf.alloc(lambda *_: 5), (16, 8), "must return 2 integers"),
         (ncc.sbuf.mod_alloc(base_addr=1 << 20), (16, 8), "tile-address"),
-        (ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(2, 2)), (16, 8), "for 0 block dimensions"),
+        (ncc.sbuf.mod_alloc(base_addr=0, num_free_tiles=(2, 2)), (3, nl.par_dim(16), 8), "for 1 block dimensions"),
         (ncc.psum.mod_alloc(base_bank=0, base_addr=4), (16, 8), "both must be 0"),
         (ncc.psum.alloc(lambda *_: (0, 32, 0)), (16, 8), "both must be 0"),
         (ncc.psum.mod_alloc(base_bank=8), (16, 8), "tile-address"),

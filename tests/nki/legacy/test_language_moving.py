@@ -11,7 +11,6 @@ import pytest
 from old_kernels import BFLOAT16, FORMATS, assert_close, nl, numbers, run, wide
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy import compiler
 from trnrt.nki.legacy.launching import jit
 from trnrt.nki.machine.dtypes import Array
 
@@ -70,10 +69,6 @@ def test_a_new_tile_is_unwritten() -> None:
     [
         (lambda: nl.zeros((3, 128, 512), nl.float32, buffer=nl.shared_hbm), r"nl\.full: .* no instruction fills HBM"),
         (lambda: nl.full((4, 2), nl.ones((4, 2), nl.float32), nl.float32), "fill_value is a Tile"),
-        (
-            lambda: nl.zeros((4, 2), nl.float32, buffer=compiler.sbuf.mod_alloc(base_addr=0)),
-            r"nl\.full: a tensor with addresses of its own, and a first value",
-        ),
         (lambda: nl.ndarray((4, 2), nl.float32, buffer="sbuf"), "buffer='sbuf' is no memory"),
         (lambda: nl.ndarray((4, 2), np.complex64), "the NeuronCore has no dtype"),
         (lambda: nl.shared_constant(np.float32(1)), r"nl\.shared_constant: shape \(\)"),

@@ -246,3 +246,16 @@ def test_functions_outside_a_kernel_are_refused() -> None:
     for call in calls:
         with pytest.raises(KernelError, match="outside a kernel; decorate the function"):
             call()
+
+
+def test_print_shows_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    @jit
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        t = nl.load(x)
+        print("before", t[0:1, 0:2], f"after {nl.multiply(t, 2.0)[0:1, 0:2]}")
+        nl.store(out, t)
+        return out
+
+    kernel(np.full((8, 6), 1.5, np.float32))
+    assert capsys.readouterr().out == "before [[1.5 1.5]] after [[3. 3.]]\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -54,7 +55,7 @@ class SbufAllocator:
         """Addresses by ``func(block, partitions, bytes)``, which returns (partition, byte)."""
 
         def place(block: tuple[int, ...], partitions: int, size: int) -> tuple[int, int]:
-            start, byte = _integers("ncc.sbuf.alloc", func(block, partitions, size), 2)
+            start, byte = _integers("ncc.sbuf.alloc", _place(func, block, partitions, size), 2)
             return start, byte
 
         return Allocation(MemoryRegion.sbuf, place)
@@ -87,7 +88,7 @@ class PsumAllocator:
         """Addresses by ``func(block, partitions, bytes)``, which returns (bank, partition, byte)."""
 
         def place(block: tuple[int, ...], partitions: int, size: int) -> tuple[int, int]:
-            bank, start, byte = _integers("ncc.psum.alloc", func(block, partitions, size), 3)
+            bank, start, byte = _integers("ncc.psum.alloc", _place(func, block, partitions, size), 3)
             _require_bank_start("ncc.psum.alloc", start, byte)
             return start, bank * PSUM_BANK_BYTES + byte
 
@@ -128,9 +129,21 @@ def _require_bank_start(what: str, start: int, byte: int) -> None:
         )
 
 
+def _place(func: Callable[..., Any], block: tuple[int, ...], partitions: int, size: int) -> Any:
+    """What the kernel's function answers. Its parameters have names that functools.partial may have to step over."""
+    given = {"idx": block, "pdim_size": partitions, "fdim_size": size}
+    try:
+        named = given.keys() <= signature(func).parameters.keys()
+    except (TypeError, ValueError):
+        named = False
+    return func(**given) if named else func(*given.values())
+
+
 def _turn(argument: str, block: tuple[int, ...], counts: Sequence[int]) -> int:
     """The number of a block's place: its indices, each modulo the count of its dimension, in row-major order."""
     counts = tuple(counts) or (1,) * len(block)
+    if not block:
+        return 0  # one tile has one place, however many there are
     if len(counts) != len(block):
         raise KernelError(f"mod_alloc: {argument}={counts} for {len(block)} block dimensions; it must have as many")
     return sum(i % n * prod(counts[dim + 1 :]) for dim, (i, n) in enumerate(zip(block, counts, strict=True)))

@@ -82,6 +82,10 @@ class Blocks:
             return Blocks(kept, [one[tuple(rest)].target if rest else one.target for one in tiles])
         return tiles[0][tuple(rest)] if rest else tiles[0]
 
+    def view(self, dtype: Any) -> Blocks:
+        """The same bits in another format."""
+        return Blocks(self.blocks, [one.view(dtype).target for one in self.tiles])
+
     def __setitem__(self, key: Any, value: Any) -> None:
         part = self[key]
         for one in part.tiles if isinstance(part, Blocks) else (part,):

@@ -8,6 +8,7 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -19,12 +20,15 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
 from trnrt.nki.legacy.session import Session, active_session
+from trnrt.nki.legacy.slicing import leaves
+from trnrt.nki.legacy.splitting import split_ranks
 from trnrt.nki.legacy.windows import Beyond, repeat, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
 from trnrt.nki.machine.program import MemoryRegion, Source
 from trnrt.nki.machine.rules.access import start_problem
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.values import MARKER
 
 SMALL_FLOATS = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2)
 SCALARS = (int, float, np.number, np.bool_, *SMALL_FLOATS)
@@ -102,8 +106,16 @@ class Tile:
         """Elements in each partition."""
         return prod(self.shape[1:])
 
-    def __repr__(self) -> str:
+    def describe(self) -> str:
+        """The shape, the number format and the memory, without the numbers."""
         return f"Tile({self.shape}, {self.format}, {self.buffer.value})"
+
+    def __repr__(self) -> str:
+        """The numbers, where a simulated kernel prints them or a debugger asks; the description elsewhere."""
+        marker = MARKER.get()
+        return self.describe() if marker is None else marker(self.window, self.describe(), sys._getframe(1))
+
+    __str__ = __repr__
 
     def __bool__(self) -> bool:
         raise KernelError("a tile's numbers are known on the device only: no Python condition can test them")
@@ -123,7 +135,7 @@ class Tile:
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
             return self._masked(view, keys[0])
-        if not self._beyond and _are_plain(keys):
+        if not self._beyond and _are_plain(keys) and not any(map(leaves, keys, view.shape)):
             return Tile(view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
@@ -156,9 +168,11 @@ class Tile:
 
     # -- Other forms ---------------------------------------------------------------------------------------
 
-    def reshape(self, *shape: Any) -> Tile:
+    def reshape(self, *sizes: Any, shape: Any = None) -> Tile:
         """The same elements in another shape; on chip the partitions stay."""
-        wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        if shape is not None:
+            sizes = tuple(shape)
+        wanted = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
         return Tile(self.window.reshape(tuple(int(size) for size in wanted)))
 
     def broadcast_to(self, shape: Sequence[int], **_: Any) -> Tile:
@@ -382,7 +396,9 @@ class Pending(Tile):
             rank = 0 if self.parts is _WHOLE else self._iteration_rank()
             for source, bounds in self.parts:
                 dst = target if bounds is None else target.narrow(bounds)
-                emit(dst.target, *[narrow_operand(one, source, rank) for one in self._sources])
+                operands = [narrow_operand(one, source, rank) for one in self._sources]
+                for part, own in split_ranks(dst.target, operands):
+                    emit(part, *own)
         except KernelError as error:
             self._explain(error)
             raise

@@ -10,6 +10,7 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Index, RunTimeIndex
+from trnrt.nki.legacy.slicing import as_expressions, leaves
 from trnrt.nki.sim.tensor import NkiTensor, resolve_index
 
 Beyond = tuple[int, int, int, tuple[int, ...]]
@@ -39,6 +40,8 @@ def select(view: NkiTensor, key: Any) -> Window:
     rows = [at for at, item in enumerate(keys) if isinstance(item, NkiTensor)]
     if rows:
         return _select_rows(view, keys, rows)
+    if any(leaves(item, size) for item, size in zip(keys, view.shape, strict=True)):
+        keys = as_expressions(view, keys)
     if not any(isinstance(item, Index) for item in keys):
         return view[tuple(keys)], ()
     return _select_by_expressions(view, keys)
@@ -185,6 +188,8 @@ def _on_chip_window(
 
 def _select_rows(view: NkiTensor, keys: list[Any], rows: list[int]) -> Window:
     """Rows of a tensor in HBM that a tile of indices selects, one for each partition."""
+    if not view.on_chip and all(isinstance(item, int) for item in keys[: rows[0]]):
+        view, keys, rows = view[tuple(keys[: rows[0]])], keys[rows[0] :], [at - rows[0] for at in rows]
     if rows != [0] or view.on_chip:
         raise KernelError(
             f"a tile is an index of dimension {rows[-1]} of {view}: indices that the device knows select rows of a "

@@ -66,6 +66,11 @@ class Kernel:
     def name(self) -> str:
         return self.function.__name__
 
+    @property
+    def brackets(self) -> str:
+        """What the brackets of a call say: ``[2]``; "" for one core."""
+        return "" if self.cores in (None, 1) else f"[{self.cores}]"
+
     def run(self, arguments: inspect.BoundArguments) -> Any:
         """Call the function while it is traced, with tensors in the place of arrays."""
         return self.function(*arguments.args, **arguments.kwargs)
@@ -254,6 +259,10 @@ class Simulated:
     def function(self) -> Callable[..., Any]:
         return self.kernel.function
 
+    def programs(self) -> list[Program]:
+        """The programs of the calls so far, on the first core."""
+        return [executor.program for executor in self._compiled.values()]
+
     def trace(self, *args: Any, **kwargs: Any) -> list[Program]:
         """The program of each core for these arguments (arrays or ``Spec`` for tensors), without any data."""
         given = host_arguments(self.function, args, kwargs)
@@ -315,6 +324,13 @@ def without_capacity() -> Iterator[list[Program]]:
         yield _Limits.overflowed
     finally:
         _Limits.capacity = before
+
+
+def tensor_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arrays and ``Spec`` among a call's arguments, in the order of ``Program.inputs``."""
+    given, found = host_arguments(function, args, kwargs), list[Any]()
+    _map_arguments(_bind(function, given.args, given.kwargs), lambda name, value: found.append(value))
+    return [value for value in found if isinstance(value, (np.ndarray, Spec))]
 
 
 def default_target() -> str:

@@ -13,7 +13,7 @@ from trnrt.nki.legacy.tiles import Pending, Tile
 from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.machine.program import Engine, MemoryRegion
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import tile
+from trnrt.nki.sim.lang.common import copy_to_sbuf, tile
 from trnrt.nki.sim.tensor import NkiTensor
 
 __all__ = [
@@ -41,6 +41,8 @@ def dma_copy(*, dst: Any, src: Any, mask: Any = None, dst_rmw_op: Any = None, **
         raise KernelError(f"{what}: dst_rmw_op={dst_rmw_op!r}; it must be np.add")
     target, source = (Tile(one.window) if isinstance(one, Pending) else one for one in (dst, src))
     session.flush()
+    if source.buffer is MemoryRegion.psum and not target.on_chip:
+        source = Tile(copy_to_sbuf(source.window))  # DMA doesn't reach PSUM; Beta 1's compiler went by SBUF
     for bounds in regions(mask, target.shape):
         part, given = target, source
         if bounds is not None:

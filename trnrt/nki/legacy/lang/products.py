@@ -21,15 +21,18 @@ __all__ = ["matmul", "multiply_matrices", "transpose"]
 
 
 def multiply_matrices(stationary: Any, moving: Any, *, mask: Any = None, **options: Any) -> Pending:
-    """``stationary.T @ moving``, float32 in PSUM. ``psum += `` of it accumulates there."""
+    """``stationary.T @ moving``, float32 in PSUM. ``psum += `` of it accumulates there.
+
+    The engine reads SBUF; as in Beta 1, a tile in PSUM, as nc_transpose returns it, is copied there first.
+    """
     what = "nisa.nc_matmul"
     given, other = operand_tile(what, stationary, "stationary"), operand_tile(what, moving, "moving")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, a, b, accumulate=False, **options)
+        isa.nc_matmul(dst, copy_to_sbuf(a), copy_to_sbuf(b), accumulate=False, **options)
 
     def fold(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, a, b, **options)
+        isa.nc_matmul(dst, copy_to_sbuf(a), copy_to_sbuf(b), **options)
 
     doubled = options.get("perf_mode") not in (None, "none")  # the first free dimension, of 2, is contracted too
     shape = (given.free_size // (2 if doubled else 1), *other.shape[2 if doubled else 1 :])
@@ -63,10 +66,10 @@ def matmul(x: Any, y: Any, *, transpose_x: bool = False, mask: Any = None, **_: 
         raise KernelError("nl.matmul: mask with transpose_x=False; give x transposed, with transpose_x=True")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, _transpose_tile(a), b, accumulate=False)
+        isa.nc_matmul(dst, _transpose_tile(a), copy_to_sbuf(b), accumulate=False)
 
     def fold(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, _transpose_tile(a), b)
+        isa.nc_matmul(dst, _transpose_tile(a), copy_to_sbuf(b))
 
     shape = (x.shape[0], *y.shape[1:])
     return Pending(shape, float32, emit, (x, y), buffer=MemoryRegion.psum, mask=mask, fold=fold)
