@@ -15,7 +15,7 @@ from trnrt.commands.options import (
     TimingFlag,
     check_timing_target,
 )
-from trnrt.commands.records import Tracing, Verb, Views, takes_records
+from trnrt.commands.records import Checking, Tracing, Verb, Views, takes_records
 
 cache_app = typer.Typer(help="List or clear the cache of compiled models.", no_args_is_help=True)
 nki_app = typer.Typer(help="Run, check or profile kernels on the simulated NeuronCore.", no_args_is_help=True)
@@ -65,11 +65,15 @@ def nki_run_command(
 
 @nki_app.command("check", cls=Verb, short_help="Find what is wrong with kernels, without data.")
 @takes_records
-def nki_check_command(script: ScriptFile, tracing: Tracing, reporting: Reporting) -> None:
+def nki_check_command(script: ScriptFile, tracing: Tracing, checking: Checking, reporting: Reporting) -> None:
     """Find what the language, the API or the hardware refuses; needs no data. Exit 0 if nothing is found, else 1."""
+    if checking.watch:
+        from trnrt.commands.watching import watch_script
+
+        raise typer.Exit(watch_script(script, tracing, checking, reporting))
     from trnrt.commands.nki import check_script
 
-    if not check_script(script, tracing, reporting):
+    if not check_script(script, tracing, checking, reporting):
         raise typer.Exit(1)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from trnrt.nki import scripts
 from trnrt.nki.calls import Call, describe, parse_call
-from trnrt.nki.errors import KernelError, OptionError
+from trnrt.nki.errors import KernelError, KernelMemoryError, OptionError
 from trnrt.nki.level import Level, choose_level, default_level
 from trnrt.nki.machine.loops import add_counts, count_instructions
 from trnrt.nki.machine.memory import overflow_notes
@@ -258,7 +258,8 @@ def _finding(error: KernelError, place: Source) -> Finding:
     rule = _RULE.search(text)
     message = text.split("\n  rule ")[0].split("\n  at ")[0]
     instead = error.hint or (rule.group(2) if rule else "")
-    return Finding(place.file, place.line, 1, rule.group(1) if rule else "kernel", message, instead)
+    name = rule.group(1) if rule else "memory" if isinstance(error, KernelMemoryError) else "kernel"
+    return Finding(place.file, place.line, 1, name, message, instead)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trnrt.nki.checking import CheckedCall, Report
     from trnrt.nki.machine.timing import Cause
     from trnrt.nki.profiling import Profile
+    from trnrt.nki.sim.subset_source import Finding
     from trnrt.planner.parts.partition import Part, Partition
     from trnrt.planner.plan import NodeReport
     from trnrt.report.top import Choice, Top
@@ -172,11 +173,18 @@ def check_document(report: Report) -> Document:
         "file": report.file,
         "target": report.target,
         "nki": report.level.value,
-        "findings": [asdict(finding) for finding in report.findings],
-        "warnings": [asdict(warning) for warning in report.warnings],
+        "findings": [_finding_document(finding) for finding in report.findings],
+        "warnings": [_finding_document(warning) for warning in report.warnings],
         "calls": [asdict(call) for call in report.calls],
         "notes": report.notes,
     }
+
+
+def _finding_document(finding: Finding) -> Document:
+    """A finding with the stable code of its kind."""
+    from trnrt.nki.findings import code_of
+
+    return {"code": code_of(finding.rule)} | asdict(finding)
 
 
 def profile_document(model: str, profile: Profile, *, version: str) -> Document:
@@ -229,7 +237,7 @@ def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, P
         "calls": [
             prediction_document(p) | {"kernel": call.kernel, "arguments": call.arguments} for call, p in profiles
         ],
-        "failures": [asdict(failure) for failure in report.failures],
+        "failures": [_finding_document(failure) for failure in report.failures],
         "notes": report.notes,
         "comparison": None,
     }
