@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from trnrt.commands.nki_port import Porting
 from trnrt.commands.options import (
     NkiFlag,
     NoCapacityFlag,
@@ -83,4 +84,15 @@ def nki_profile_command(
     check_timing_target(timing, tracing.target)
 
     if not profile_script(script, tracing, views, reporting):
+        raise typer.Exit(1)
+
+
+@nki_app.command("port", cls=Verb, short_help="Port kernels of neuronxcc.nki to today's NKI.")
+@takes_records
+def nki_port_command(script: ScriptFile, tracing: Tracing, porting: Porting, reporting: Reporting) -> None:
+    """Rewrite kernels of the old namespace, `neuronxcc.nki`, for today's NKI; comments and layout stay. Run both in the
+    simulator, and compare their numbers. Exit 0 if all is translated and the numbers agree, else 1."""
+    from trnrt.commands.nki_port import port_script
+
+    if not port_script(script, tracing, porting, reporting):
         raise typer.Exit(1)
