@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,17 @@ def test_output_and_json(tmp_path: Path) -> None:
     again = trnrt("port", new, "--json")
     assert again.code == 0
     assert again.document["is_new"]
+
+
+def test_modules_beside_the_script_are_ported_to_compare(tmp_path: Path) -> None:
+    written(tmp_path, OLD).rename(tmp_path / "doubling.py")
+    text = OLD.partition("@nki.jit")[0] + (
+        "from doubling import double\n\n\n@nki.jit\ndef fourfold(a):\n    return double(double(a))\n"
+    )
+    outcome = trnrt("port", written(tmp_path, text), "--call", "fourfold(f32[4,8])")
+    assert outcome.code == 0, outcome.err
+    assert "equal" in outcome.err
+    assert Path(str(sys.modules.pop("doubling").__file__)).parent == tmp_path  # the old module is back
 
 
 def test_other_numbers_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -320,6 +320,22 @@ def kernel(a, size):
         writes=(".reshape_dim(", ".permute("),
     ),
     Case(
+        "windows that overlap",
+        """
+@nki.jit
+def kernel(a):
+    channels, height, width = a.shape
+    out = nl.ndarray((channels, height - 3, width - 2), dtype=a.dtype, buffer=nl.shared_hbm)
+    x = nl.load(a)
+    i0, i1, i2, i3, i4 = nl.mgrid[0:channels, 0:height - 3, 0:3, 0:width - 2, 0:3]
+    nl.store(out, value=nl.max(x[i0, 1 + i1 + i2, i3 + i4], axis=[2, 4]))
+    return out
+""",
+        "kernel(f32[16,7,8])",
+        lambda a: np.lib.stride_tricks.sliding_window_view(a, (3, 3), axis=(1, 2))[:, 1:].max((3, 4)),
+        writes=("x.ap([[", "offset=width"),
+    ),
+    Case(
         "steps, and a transposed store",
         """
 @nki.jit

@@ -32,7 +32,7 @@ LEFT = {
     "x = nl.load(a[i_p, i_p])": ("two dimensions", ".ap()"),
     "x = nl.load(a[x, i_f])": ("run-time numbers", "vector_offset"),
     "x = nl.loop_reduce(x, op=np.add, loop_indices=[0])": ("loop_reduce", "nisa.tensor_tensor"),
-    "x = nl.shared_constant(np.identity(128), dtype=nl.float32)": ("shared_constant", "as an argument"),
+    "x = nl.shared_constant(np.tri(128), dtype=nl.float32)": ("shared_constant", "as an argument"),
     "x = nl.atomic_rmw(out, value=x, op=np.add)": ("atomic_rmw", "dma_compute"),
     "x = x % 3": ("no instruction", "nl.floor"),
     "x = nl.mod(x, 3)": ("fails on hardware", "nl.floor"),

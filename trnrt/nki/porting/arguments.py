@@ -48,6 +48,9 @@ class Arguments:
         return self.as_tensor(self.value(name), name)
 
     def as_tensor(self, value: Value, name: str) -> Tensor:
+        if isinstance(value, Plain) and isinstance(value.node, ast.Constant):
+            instead = "fill a tile with nl.full, and pass that"
+            raise UntranslatedError(f"{name} of {self.what} is {value.node.value!r}, not a tile", instead)
         if isinstance(value, Plain):
             return Tensor(ast.unparse(value.node))
         if not isinstance(value, Tensor):

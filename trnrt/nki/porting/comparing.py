@@ -16,10 +16,12 @@ import numpy as np
 
 from trnrt.nki import scripts
 from trnrt.nki.calls import Call, describe, parse_call
+from trnrt.nki.checking import read_script
 from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.level import Level, choose_level
 from trnrt.nki.machine.dtypes import DType, as_dtype
 from trnrt.nki.machine.targets import get_target
+from trnrt.nki.porting import port_source
 from trnrt.nki.sim.kernel import Kernel, Simulated, Spec, default_target, intercept_calls, run_intercepted
 
 # The share of the largest number by which numbers of a dtype may differ: those of `trnrt validate`.
@@ -144,12 +146,37 @@ def _observe_script(script: Path, target: Any) -> list[_Observed | Compared]:
 
 @contextmanager
 def _module_of(script: Path, text: str) -> Iterator[tuple[ModuleType, BaseException | None]]:
-    """The ported text as a module, in a file of its own: the checks read a kernel's source from its file."""
+    """The ported text as a module, in a file of its own: the checks read a kernel's source from its file.
+
+    Old modules beside the script, which it imports, are ported as well: a kernel of today can't call an old one.
+    """
     with tempfile.TemporaryDirectory(prefix="trnrt-port-") as folder:
         file = Path(folder) / script.name
         file.write_text(text, encoding="utf-8")
+        before = _port_modules_beside(script, Path(folder))
+        sys.path.insert(0, folder)
         module = ModuleType(script.stem)
-        yield module, _ending(lambda: scripts.import_module(file, module))
+        try:
+            yield module, _ending(lambda: scripts.import_module(file, module))
+        finally:
+            sys.path.remove(folder)
+            for name in before:
+                sys.modules.pop(name, None)
+            sys.modules.update(before)
+
+
+def _port_modules_beside(script: Path, folder: Path) -> dict[str, ModuleType]:
+    """Write ported copies of the old modules that the script's run imported from its folder; return those modules."""
+    found, home = dict[str, ModuleType](), script.resolve().parent
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or "." in name or Path(file).parent != home or Path(file) == script.resolve():
+            continue
+        ported = port_source(read_script(Path(file)), file)
+        if not ported.is_new:
+            (folder / f"{name}.py").write_text(ported.text, encoding="utf-8")
+            found[name] = sys.modules.pop(name)
+    return found
 
 
 def _compare(call: _Observed | Compared, new: ModuleType, stopped: BaseException | None, target: Any) -> Compared:

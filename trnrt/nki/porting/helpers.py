@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trnrt.nki.porting.imports import find_import_lines
 from trnrt.nki.porting.scope import File
 
 _SPREAD = '''def spread(x, y):
@@ -27,7 +28,7 @@ def define_helpers(text: str, file: File) -> str:
         return text
     alias = file.spell("nki.language.x").rpartition(".")[0]
     lines = text.split("\n")
-    at = max((number for number, line in enumerate(lines, 1) if re.match(r"(import|from) ", line)), default=0)
+    at = max((last for _, last in find_import_lines(text)), default=0)
     helpers = "\n\n".join(_HELPERS[name].format(nl=alias) for name in used).rstrip("\n")
     rest = lines[at:]
     while rest and not rest[0].strip():

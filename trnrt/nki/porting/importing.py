@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from trnrt.nki.porting.imports import OLD, find_imports, is_old
+from trnrt.nki.porting.imports import OLD, find_import_lines, find_imports, is_old
 from trnrt.nki.porting.marks import Mark
 from trnrt.nki.porting.scope import USUAL, File
 
@@ -38,9 +38,9 @@ def _is_used(module: str, file: File, used: set[str]) -> bool:
 def _insert(code: str, lines: list[str]) -> str:
     """The code with imports after its last import of ``nki``, else before its first import."""
     text = code.split("\n")
-    places = [at for at, line in enumerate(text) if re.match(r"(import|from) nki\b", line)]
-    first = next((at for at, line in enumerate(text) if re.match(r"(import|from) ", line)), 0)
-    at = places[-1] + 1 if places else first
+    places = find_import_lines(code)
+    of_nki = [last for first, last in places if re.match(r"(import|from) nki\b", text[first - 1])]
+    at = of_nki[-1] if of_nki else places[0][0] - 1 if places else 0
     return "\n".join([*text[:at], *lines, *text[at:]])
 
 

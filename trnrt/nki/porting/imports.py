@@ -24,6 +24,12 @@ def find_imports(tree: ast.AST) -> Iterator[tuple[str, str | None, str]]:
                 yield node.module, alias.name, alias.asname or alias.name
 
 
+def find_import_lines(code: str) -> list[tuple[int, int]]:
+    """The first and the last line of each import at the top level."""
+    nodes = [node for node in ast.parse(code).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return [(node.lineno, node.end_lineno or node.lineno) for node in nodes]
+
+
 def aliases(tree: ast.Module) -> dict[str, str]:
     """What names of AWS's and numpy's modules mean in the file, as in {"nl": "nki.language"}."""
     found = {}

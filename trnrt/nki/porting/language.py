@@ -321,6 +321,21 @@ def _expand(scope: Scope, name: str, node: ast.Call) -> Tensor:
     return Tensor(f"{scope.nl('expand_dims')}({x.text}, {arguments.text('axis')})", x.space, None, x.element)
 
 
+def _constant(scope: Scope, name: str, node: ast.Call) -> Tensor:
+    """``nl.shared_constant(np.identity(n))``: an identity matrix has a function of its own today."""
+    arguments = Arguments(scope, node, ["constant", "dtype"], "nl.shared_constant")
+    made, dtype = arguments.pop("constant"), arguments.text("dtype")
+    path = scope.file.resolve(made.func) if isinstance(made, ast.Call) else None
+    if path not in ("numpy.identity", "numpy.eye") or not isinstance(made, ast.Call):
+        raise UntranslatedError("nl.shared_constant has no translation", _LEFT["shared_constant"])
+    given = {"n": made.args[0]} if made.args else {}
+    given |= {str(keyword.arg): keyword.value for keyword in made.keywords}
+    size = evaluating.text_of(scope, given["n" if "n" in given else "N"])
+    element = dtype or (evaluating.text_of(scope, given["dtype"]) if "dtype" in given else scope.nl("float32"))
+    text = f"{scope.nl('shared_identity_matrix')}({size}, dtype={element})"
+    return Tensor(text, "hbm", (size, size), element, whole=True)
+
+
 def _value(scope: Scope, name: str, node: ast.Call) -> Tensor:
     """A function that takes the same arguments today, and returns a tile of the shape of its first."""
     parameters = {"where": ["condition", "x", "y"], "softmax": ["x", "axis"]}.get(name, ["x"])
@@ -343,5 +358,6 @@ _FUNCTIONS: dict[str, Callable[[Scope, str, ast.Call], Tensor | Plain]] = {
     **dict.fromkeys(("zeros_like", "empty_like"), _like_creation),
     "broadcast_to": _broadcast,
     "expand_dims": _expand,
+    "shared_constant": _constant,
     **dict.fromkeys(("where", "softmax", "rms_norm", "dropout", "gather_flattened"), _value),
 }

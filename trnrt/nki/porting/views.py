@@ -139,6 +139,8 @@ def _index_view(tensor: Tensor, keys: list[Key], axes: list[Axis], bounds: Bound
     missing = places - len(axes) - sum(isinstance(key, Slice) for key in keys)
     if missing > 0 and any(isinstance(key, str) for key in keys):
         keys = _keep_numbers_of_grid(keys, missing)
+    if any(isinstance(key, Index) and len(key.axes) > 1 and not _nests(key) for key in keys):
+        return _pattern_view(tensor, keys, bounds)
     builder = _Builder(tensor, bounds)
     for dim, key in enumerate(keys):
         builder.add(dim, key)
@@ -222,15 +224,46 @@ class _Builder:
         return [place if place is not None else next(free) for place in self.places]
 
 
+def _nests(key: Index) -> bool:
+    try:
+        return bool(_nest(key))
+    except UntranslatedError:
+        return False
+
+
+def _pattern_view(tensor: Tensor, keys: list[Key], bounds: Bounds) -> Tensor:
+    """Windows that overlap or leave gaps: an access pattern on all of a tensor, whose strides follow from its sizes."""
+    if bounds or not tensor.whole or any(isinstance(key, Slice) for key in keys):
+        raise UntranslatedError(_WINDOWS, "write the access pattern with .ap()")
+    rank = len(keys) if tensor.shape is None else len(tensor.shape)
+    strides = ["1"]
+    for dim in range(rank - 1, 0, -1):
+        strides.insert(0, times(tensor.size(dim), strides[0]))
+    steps, offset = dict[int, tuple[str, str]](), "0"
+    for stride, key in zip(strides, keys, strict=False):
+        start = key if isinstance(key, str) else key.start if isinstance(key, Index) else "0"
+        offset = plus(offset, times(start, stride)) if start != "0" else offset
+        for axis, factor in key.axes if isinstance(key, Index) else ():
+            if axis.place is None:
+                raise UntranslatedError(_WINDOWS, "write nl.arange(n)[:, None] with a place for each axis")
+            steps[axis.place] = times(factor, stride), axis.size
+    pattern = ", ".join(f"[{step}, {size}]" for _, (step, size) in sorted(steps.items()))
+    shift = "" if offset == "0" else f", offset={offset}"
+    sizes = tuple(size for _, (_, size) in sorted(steps.items()))
+    text = f"{tensor.text}.ap([{pattern}]{shift})"
+    return Tensor(text, tensor.space, sizes, tensor.dtype or f"{tensor.text}.dtype")
+
+
+_WINDOWS = "windows that overlap or leave gaps index one dimension"
+
+
 def _nest(key: Index) -> list[tuple[Axis, str]]:
     """The axes from the slowest to the fastest: each step is the size of what is inside."""
     rest, ordered, step = list(key.axes), list[tuple[Axis, str]](), "1"
     while rest:
         found = next((item for item in rest if same(item[1], step)), None)
         if found is None:
-            raise UntranslatedError(
-                "windows that overlap or leave gaps index one dimension", "write the access pattern with .ap()"
-            )
+            raise UntranslatedError(_WINDOWS, "write the access pattern with .ap()")
         rest.remove(found)
         ordered.insert(0, found)
         step = times(step, found[0].size)
