@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from trnrt.nki.porting import Ported, port_source
@@ -142,6 +143,35 @@ def kernel(a, b):
         "kernel(f32[64,32], f32[64,48])",
         lambda a, b: np.stack([a.T @ b, 2 * (a.T @ b)]),
         writes=("nisa.nc_matmul(dst=banks[:, n], stationary=x, moving=y)",),
+    ),
+    Case(
+        "products are added to what is in PSUM",
+        """
+@nki.jit
+def kernel(a, b, c):
+    out = nl.ndarray((a.shape[1], b.shape[1]), dtype=a.dtype, buffer=nl.shared_hbm)
+    total = nl.ndarray((a.shape[1], b.shape[1]), dtype=nl.float32, buffer=nl.psum)
+    total[...] = nl.copy(nl.load(c))
+    total += nisa.nc_matmul(nl.load(a), nl.load(b))
+    nl.store(out, value=nl.copy(total))
+    return out
+""",
+        "kernel(f32[64,32], f32[64,48], f32[32,48])",
+        lambda a, b, c: a.T @ b + c,
+    ),
+    Case(
+        "the wider of two dtypes",
+        """
+@nki.jit
+def kernel(a, b):
+    out = nl.ndarray(a.shape, dtype=nl.float32, buffer=nl.shared_hbm)
+    x = nl.load(a, dtype=nl.bfloat16)
+    y = nl.load(b, dtype=nl.float32)
+    nl.store(out, value=nisa.tensor_tensor(x, nisa.tensor_copy(y), op=nl.subtract))
+    return out
+""",
+        "kernel(f32[64,32], f32[64,32])",
+        lambda a, b: a.astype(ml_dtypes.bfloat16).astype(np.float32) - b,
     ),
     Case(
         "products accumulate in SBUF",

@@ -149,7 +149,9 @@ def _make_result(scope: Scope, name: str, row: Instruction, node: ast.Call) -> T
         if argument not in tiles and argument not in ("bias", "scale", "reduce_res", "dst_idx"):
             tiles[argument] = given[argument] = _unknown(parts, argument, f"nisa.{name}")
     result = _result(row, tiles, scope) if row.shape is not None else like(tiles[row.like])
-    result = replace(result, dtype=dtype or _dtype(scope, row, tiles, parts), space=_space(row, parts))
+    element = dtype or _dtype(scope, row, tiles, parts)
+    origin = element if not element.endswith(".dtype") else result.origin
+    result = replace(result, dtype=element, space=_space(row, parts), origin=origin)
     if row.broadcasts:
         given = spread_all(scope, given)
     if not row.like:  # the mask is one of the operand: of the result it leaves partitions
@@ -179,12 +181,14 @@ def like(tile: Tensor) -> Tensor:
     known = tile.shape is not None and all(size is not None for size in tile.shape)
     root = tile.root or (tile.text if tile.whole and not known else None)
     likeness = None if known else f"{root or tile.text}.shape"
-    return Tensor(None, "sbuf", tile.shape, tile.element, root=root, likeness=likeness)
+    return Tensor(None, "sbuf", tile.shape, tile.element, root=root, likeness=likeness, origin=tile.origin)
 
 
 def _dtype(scope: Scope, row: Instruction, tiles: Tiles, parts: list[str]) -> str:
     if row.dtype and not (row.matmul and "is_transpose=True" in parts):
         return scope.nl(row.dtype)
+    if row.broadcasts and scope.nl("float32") in [tile.origin for tile in tiles.values()]:
+        return scope.nl("float32")  # the widest of two dtypes
     return tiles[(row.like or row.tiles).split()[0]].element
 
 

@@ -118,6 +118,7 @@ def _unary(scope: Scope, name: str, node: ast.Call) -> Tensor:
     text = f"{scope.nl(name)}({cut.text}{option})"
     root = x.root or (x.text if x.whole and x.shape is None else None)
     result = Tensor(text, "sbuf", x.shape, dtype or x.element, x.partition, make=make, root=root)
+    result = replace(result, origin=dtype or x.origin)
     return _apply_mask(scope, result, arguments, x)
 
 
@@ -156,7 +157,8 @@ def _load(scope: Scope, name: str, node: ast.Call) -> Tensor:
     dma, text = scope.nisa("dma_copy"), part.text
     make = arguments.conditional(lambda dst: f"{dma}(dst={dst}, src={text})")
     element = dtype or whole.element
-    return replace(like(whole), dtype=element, make=make, bounds=tuple(bounds.items()))
+    origin = dtype or whole.origin
+    return replace(like(whole), dtype=element, make=make, bounds=tuple(bounds.items()), origin=origin)
 
 
 def _bound_view(scope: Scope, view: Tensor) -> str:
@@ -232,7 +234,8 @@ def _matmul(scope: Scope, name: str, node: ast.Call) -> Tensor:
     result = row.shape({"stationary": x, "moving": y})
     function, stationary = scope.nisa("nc_matmul"), x.text
     product = arguments.conditional(lambda dst: f"{function}(dst={dst}, stationary={stationary}, moving={y.text})")
-    return replace(result, space="psum", dtype=scope.nl("float32"), make=product, matmul=True)
+    element = scope.nl("float32")
+    return replace(result, space="psum", dtype=element, origin=element, make=product, matmul=True)
 
 
 def _transpose(scope: Scope, name: str, node: ast.Call) -> Tensor:
@@ -265,7 +268,7 @@ def _creation(scope: Scope, name: str, node: ast.Call) -> Tensor:
     if shape is not None and len(shape) > _MAX_DIMENSIONS and where != "hbm" and name != "ndarray":
         flat = tuple_text([shape[0], " * ".join(_factor(size) for size in shape[1:])])
         text = f"{scope.nl(name)}({', '.join([flat, *parts[1:]])}).reshape({tuple_text(shape)})"
-    return Tensor(text, where, shape, dtype, partition, whole=True)
+    return Tensor(text, where, shape, dtype, partition, whole=True, origin=dtype)
 
 
 _MAX_DIMENSIONS = 5  # of an access pattern: a memset of more is one of a flat tile

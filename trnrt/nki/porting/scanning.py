@@ -72,14 +72,14 @@ def _outputs(node: ast.FunctionDef) -> frozenset[str]:
     for child in ast.walk(node):
         if isinstance(child, ast.Return) and child.value is not None:
             items = child.value.elts if isinstance(child.value, (ast.Tuple, ast.List)) else [child.value]
-            found |= {name for item in items for name in _roots(item)}
+            found |= {name for item in items for name in find_roots(item)}
     for child in ast.walk(node):
         if isinstance(child, ast.Assign) and isinstance(child.targets[0], ast.Name) and child.targets[0].id in found:
-            found |= set(_roots(child.value))
+            found |= set(find_roots(child.value))
     return frozenset(found)
 
 
-def _roots(node: ast.expr) -> Iterator[str]:
+def find_roots(node: ast.expr) -> Iterator[str]:
     """The name that views are made of, as in ``out.reshape(shape)``."""
     while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript)):
         node = node.func if isinstance(node, ast.Call) else node.value
@@ -92,10 +92,10 @@ def _accumulators(file: File, node: ast.FunctionDef) -> frozenset[str]:
     summed, written = set[str](), set[str]()
     for child in ast.walk(node):
         if isinstance(child, ast.AugAssign):
-            names = set(_roots(child.target))
+            names = set(find_roots(child.target))
             call = child.value.func if isinstance(child.value, ast.Call) else None
             product = call is not None and file.resolve(call) in _PRODUCTS and isinstance(child.op, ast.Add)
             (summed if product else written).update(names)
         elif isinstance(child, ast.Assign) and isinstance(child.targets[0], ast.Subscript):
-            written |= set(_roots(child.targets[0]))
+            written |= set(find_roots(child.targets[0]))
     return frozenset(summed - written)

@@ -9,6 +9,7 @@ from trnrt.nki.porting import operators
 from trnrt.nki.porting.evaluating import as_node, evaluate, parse_key, text_of
 from trnrt.nki.porting.indexes import Grid, Index
 from trnrt.nki.porting.marks import UntranslatedError
+from trnrt.nki.porting.scanning import find_roots
 from trnrt.nki.porting.scope import Scope, Value
 from trnrt.nki.porting.tensors import Bounds, Plain, Tensor, narrow, replace_text
 from trnrt.nki.porting.views import view
@@ -113,6 +114,8 @@ def _name(scope: Scope, name: str, value: Value) -> list[str]:
         _hold(scope, name, value)
         return []
     text = value.text
+    if name in scope.accumulators and not text.startswith((scope.nl("zeros"), scope.nl("ndarray"))):
+        scope.accumulators -= {name}  # it starts with other numbers
     if name in scope.accumulators and value.space == "psum" and text.startswith(scope.nl("zeros")):
         text = scope.nl("ndarray") + text.removeprefix(scope.nl("zeros"))
     if name in scope.outputs and value.whole:
@@ -206,6 +209,15 @@ def _write(scope: Scope, place: Tensor, value: Value) -> list[str]:
     return [f"{scope.nisa('tensor_copy')}(dst={place.text}, src={narrow(value, dict(value.bounds)).text})"]
 
 
+def _accumulates(scope: Scope, place: Tensor) -> bool:
+    """True if the tensor engine adds up there: in PSUM, where nothing but products is written.
+
+    The first product overwrites. Of a tile that a function is given nothing is known: it is taken for such a one.
+    """
+    root = next(iter(find_roots(ast.parse(str(place.text), mode="eval").body)), "")
+    return place.space == "" or (place.space == "psum" and root in scope.accumulators)
+
+
 def _fill(scope: Scope, place: Tensor, value: Plain) -> list[str]:
     number = isinstance(value.node, (ast.Constant, ast.UnaryOp))
     if isinstance(value.node, ast.Call) or place.space == "hbm":
@@ -230,7 +242,7 @@ def _accumulate(scope: Scope, node: ast.AugAssign) -> list[str]:
     if place is None:
         operator = ast.unparse(ast.AugAssign(node.target, node.op, ast.Constant(0))).rpartition("=")[0]
         return [f"{operator}= {ast.unparse(as_node(scope, value))}"]
-    if isinstance(value, Tensor) and value.matmul and isinstance(node.op, ast.Add) and place.space in ("psum", ""):
+    if isinstance(value, Tensor) and value.matmul and isinstance(node.op, ast.Add) and _accumulates(scope, place):
         assert value.make is not None
         return [value.make(str(place.text))]
     if isinstance(value, Tensor):

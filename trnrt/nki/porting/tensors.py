@@ -36,8 +36,9 @@ class Tensor:
     ``text``: the expression, None for a result that ``make`` must write into a destination. ``shape``: the text of each
     size, None where unknown; None if even their number is. ``partition``: where the partition dimension was in the old
     order; it is the first in the ported file. ``space``: hbm, sbuf, psum, or "" where unknown. ``whole``: all of a
-    named tensor. ``root``: a named tensor of the same shape. ``likeness``: the text of a shape whose sizes are not all
-    known. ``bounds``: what a mask leaves of the result. ``matmul``: a product, which may accumulate.
+    named tensor. ``origin``: the dtype that it was made with. ``root``: a named tensor of the same shape. ``likeness``:
+    the text of a shape whose sizes are not all known. ``bounds``: what a mask leaves of the result. ``matmul``: a
+    product, which may accumulate.
     """
 
     text: str | None
@@ -47,6 +48,7 @@ class Tensor:
     partition: int = 0
     whole: bool = False
     make: Make | None = None
+    origin: str | None = None
     root: str | None = None
     likeness: str | None = None
     bounds: tuple[tuple[int, Bound], ...] = ()
@@ -167,4 +169,5 @@ def replace_text(tensor: Tensor, name: str) -> Tensor:
     """The tensor that ``name`` holds from now on."""
     root = tensor.root or (name if tensor.shape is None and not tensor.partition else None)
     dtype = tensor.dtype or f"{name}.dtype"
-    return Tensor(name, tensor.space, tensor.shape, dtype, tensor.partition, whole=True, root=root)
+    known = Tensor(name, tensor.space, tensor.shape, dtype, tensor.partition, whole=True, root=root)
+    return replace(known, origin=tensor.origin)

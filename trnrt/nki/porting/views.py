@@ -86,7 +86,8 @@ def _slice_view(tensor: Tensor, keys: list[Key], bounds: Bounds) -> Tensor:
     partition = sum(isinstance(key, Slice) for key in keys[1 : tensor.partition + 1])
     text = f"{tensor.text}[{', '.join(texts)}]" if texts else tensor.text
     shape = None if tensor.shape is None and not _covers(keys) else tuple(sizes)
-    return Tensor(text, tensor.space, shape, tensor.dtype or f"{tensor.text}.dtype", partition, whole=not texts)
+    element = tensor.dtype or f"{tensor.text}.dtype"
+    return Tensor(text, tensor.space, shape, element, partition, whole=not texts, origin=tensor.origin)
 
 
 def _size(tensor: Tensor, dim: int, key: Slice) -> str | None:
