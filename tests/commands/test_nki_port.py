@@ -87,7 +87,7 @@ def test_output_and_json(tmp_path: Path) -> None:
             "kernel": "double",
             "arguments": "f32[4,8]",
             "difference": 0.0,
-            "tolerance": 1e-4,
+            "ratio": 0.0,
             "error": None,
             "equal": True,
         }
@@ -106,7 +106,7 @@ def test_modules_beside_the_script_are_ported_to_compare(tmp_path: Path) -> None
     outcome = trnrt("port", written(tmp_path, text), "--call", "fourfold(f32[4,8])")
     assert outcome.code == 0, outcome.err
     assert "equal" in outcome.err
-    assert Path(str(sys.modules.pop("doubling").__file__)).parent == tmp_path  # the old module is back
+    assert "doubling" not in sys.modules
 
 
 def test_other_numbers_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,10 +141,12 @@ def _compared_table(compared: list[Compared]) -> Any:
     rows = []
     for call in compared:
         found = "-" if call.difference is None else f"{call.difference:.1e}"
-        allowed = "-" if call.tolerance is None else f"{call.tolerance:.0e}"
+        share = "-" if call.ratio is None else f"{call.ratio:.2g}"
         text = f"{name_text(call.kernel)}({name_text(call.arguments)})"
-        rows.append((text, found, allowed, escaped_lines(call.error) if call.error else verdicts[call.equal]))
-    return plain_table(("old and ported kernel", "largest difference", "allowed", "numbers"), rows, right=(1, 2))
+        rows.append((text, found, share, escaped_lines(call.error) if call.error else verdicts[call.equal]))
+    return plain_table(
+        ("old and ported kernel", "largest difference", "of the tolerance", "numbers"), rows, right=(1, 2)
+    )
 
 
 def _not_compared(ran: bool) -> str:
@@ -158,8 +160,8 @@ def _document(script: Path, ported: Ported, compared: list[Compared]) -> dict[st
 
     calls = [asdict(call) | {"equal": call.equal} for call in compared]
     for call in calls:
-        if call["difference"] == float("inf"):
-            call |= {"difference": None, "error": "one result is not finite where the other is"}
+        infinite = [key for key in ("difference", "ratio") if call[key] == float("inf")]
+        call |= dict.fromkeys(infinite)  # JSON has no infinity; ``equal`` is false
     return {
         "schema_version": SCHEMA_VERSION,
         "file": str(script),

@@ -309,15 +309,6 @@ def intercept_calls(interceptor: Interceptor) -> Iterator[None]:
         _interceptors.remove(interceptor)
 
 
-def run_intercepted(kernel: Simulated, *args: Any, **kwargs: Any) -> Any:
-    """Run a kernel on the simulator, also where ``intercept_calls`` holds: for interceptors."""
-    held, _interceptors[:] = list(_interceptors), []
-    try:
-        return kernel(*args, **kwargs)
-    finally:
-        _interceptors[:] = held
-
-
 class _Limits:
     """The default for the capacity check, and the programs that exceed it. Global to the process."""
 
