@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.options import Reporting, flag
-from trnrt.commands.records import Tracing
+from trnrt.commands.views import Tracing
 from trnrt.errors import OptionError
 
 if TYPE_CHECKING:
