@@ -94,7 +94,12 @@ def test_a_kernel_that_imports_nki_runs() -> None:
         ("import nki.collectives", ImportError, "collectives between devices are left out"),
         ("from nki import collectives", ImportError, "collectives between devices are left out"),
         ("import nki; nki.baremetal", AttributeError, "nki.baremetal does not exist"),
-        ("import neuronxcc.nki.language", ImportError, "kernels import nki"),
+        ("import nki; nki.baremetal", AttributeError, "`trnrt nki check` lists such places, `trnrt nki port`"),
+        ("import nki; nki.benchmark", AttributeError, "`trnrt nki profile` predicts the latency"),
+        ("import nki; nki.simulate_kernel", AttributeError, "nki.simulate"),
+        ("import neuronxcc.nki.language", ImportError, "`trnrt nki run FILE`"),
+        ("import neuronxcc.nki.language", ImportError, "`trnrt nki port FILE` rewrites them"),
+        ("import neuronxcc.nki.isa as nisa", ImportError, "`trnrt nki check FILE` lists"),
     ],
 )
 @pytest.mark.usefixtures("simulator")

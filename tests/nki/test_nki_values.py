@@ -98,6 +98,20 @@ def test_a_question_after_a_value(name: str, value: str) -> None:
     assert f"\n  at {__file__}:" in message
 
 
+def add_in_place(value: Any) -> None:
+    value += value
+
+
+@pytest.mark.parametrize("old", [lambda v: v * 2, add_in_place, lambda v: operator.setitem(v, 0, v)])
+def test_what_the_old_namespace_allowed_names_the_verbs(old: Callable[[Tensor], object]) -> None:
+    def kernel(x: Tensor) -> Tensor:
+        old(load(x))
+        return x
+
+    with pytest.raises(KernelError, match="`trnrt nki check` lists such places and `trnrt nki port` rewrites them"):
+        trace(kernel, X)
+
+
 def test_every_special_method_is_refused() -> None:
     """The table has no hole: whatever Python asks a number or a sequence for."""
     asked = {*_CONVERSIONS, *(f"__{name}__" for name in [*_COMPARISONS, *_OPERATORS])}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from click.exceptions import Exit
 
 from trnrt.commands.kernel_records import Numbers, SecondCalls, SecondScript, Tuning
+from trnrt.commands.nki_port import Porting
 from trnrt.commands.options import (
     NkiFlag,
     NoCapacityFlag,
@@ -116,4 +117,14 @@ def nki_tune_command(
 
     check_timing_target(timing, target)
     if not tune_script(script, tuning, numbers, reporting, target, nki):
+        raise Exit(1)
+
+
+@nki_app.verb("port", short_help="Port kernels of neuronxcc.nki to today's NKI.")
+def nki_port_command(script: ScriptFile, tracing: Tracing, porting: Porting, reporting: Reporting) -> None:
+    """Rewrite kernels of the old namespace, `neuronxcc.nki`, for today's NKI; comments and layout stay. Run both in the
+    simulator, and compare their numbers. Exit 0 if all is translated and the numbers agree, else 1."""
+    from trnrt.commands.nki_port import port_script
+
+    if not port_script(script, tracing, porting, reporting):
         raise Exit(1)

@@ -105,7 +105,7 @@ def check(
         OptionError: if there is no such file, a call can't be read, or the file has no kernel of its name.
     """
     asked = [parse_call(text) for text in calls]
-    source = _source(script)
+    source = read_script(script)
     with scripts.environment(script, (), target, nki=choose_level(nki), capacity=capacity):
         report = Report(str(script), get_target(target or default_target()).name)
         report.findings = static_findings(source, str(script), level=report.level)
@@ -124,7 +124,8 @@ def check(
     return report
 
 
-def _source(script: Path) -> str:
+def read_script(script: Path) -> str:
+    """The text of a script; OptionError if it can't be read."""
     if not script.is_file():
         raise OptionError(f"there is no file {str(script)!r}")
     try:

@@ -34,7 +34,11 @@ _LEFT_OUT = {
     "nki.collectives": "collectives between devices are left out of the simulator",
     "nki.compiler": "the compiler's own functions are left out of the simulator",
     "nki.experimental": "experimental functions are left out of the simulator",
-    "neuronxcc": "only neuronxcc.nki.typing is there, which nki-library still imports; kernels import nki",
+    "neuronxcc": (
+        "the old namespace (NKI Beta 1) is not installed here: `trnrt nki run FILE` and trnrt.nki.install(legacy=True) "
+        "run its kernels as they are, `trnrt nki port FILE` rewrites them for today's nki, and `trnrt nki check FILE` "
+        "lists what that changed"
+    ),
 }
 
 

@@ -32,6 +32,7 @@ _OTHER_MODULES = frozenset(
         "nki.typing",
     ]
 )
+_OLD = "It is of neuronxcc.nki: `trnrt nki check` lists such places, `trnrt nki port` rewrites them"
 # Names of older releases, and their replacements in SDK 2.32's migration guide.
 _REMOVED = {
     "nki.language.arange": "Slice the tensor, or use .ap()",
@@ -40,6 +41,10 @@ _REMOVED = {
     "nki.isa.tensor_copy_dynamic_src": "Call nisa.tensor_copy with .ap(scalar_offset=...)",
     "nki.isa.tensor_copy_dynamic_dst": "Call nisa.tensor_copy with .ap(scalar_offset=...)",
     "nki.isa.nc_version.gen1": "NKI 0.6 starts at gen2",
+    "nki.benchmark": f"It measured on a device: `trnrt nki profile` predicts the latency. {_OLD}",
+    "nki.profile": f"It captured on a device: `trnrt nki profile --html FILE` writes a predicted one. {_OLD}",
+    "nki.baremetal": f"Call the kernel, or nki.simulate(kernel). {_OLD}",
+    "nki.simulate_kernel": f"Write nki.simulate(kernel)(...). {_OLD}",
 }
 
 

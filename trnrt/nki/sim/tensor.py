@@ -14,7 +14,7 @@ from typing import Any
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType, as_dtype
 from trnrt.nki.machine.program import Dynamic, MemoryRegion, Register, View, contiguous_strides
-from trnrt.nki.sim.values import DeviceValue, ValueUnknownError
+from trnrt.nki.sim.values import OLD_STYLE, DeviceValue, ValueUnknownError
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class NkiTensor(DeviceValue, View):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Assignment to a part of a tensor is no instruction."""
-        raise KernelError(f"assigning to a part of {self}: say which engine copies (nisa.tensor_copy, nisa.dma_copy)")
+        copies = "say which engine copies (nisa.tensor_copy, nisa.dma_copy)"
+        raise KernelError(f"assigning to a part of {self}: {copies}. {OLD_STYLE}")
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
         """Elements ``start`` to ``end`` (exclusive) of one dimension."""

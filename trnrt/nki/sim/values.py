@@ -82,6 +82,8 @@ _OPERATORS = {
     "rshift": (">>", "nl.right_shift"),
 }
 
+OLD_STYLE = "In kernels of neuronxcc.nki, `trnrt nki check` lists such places and `trnrt nki port` rewrites them"
+
 # The operators that NKI's scalars lack.
 OTHER_OPERATORS = {name: symbol for name, (symbol, _) in _OPERATORS.items() if name not in ("add", "sub", "mul")}
 
@@ -181,7 +183,8 @@ def _add_methods() -> None:
         setattr(DeviceValue, f"__{name}__", _make_comparison(symbol, function))
     for name, (symbol, function) in _OPERATORS.items():
         for form in (f"__{name}__", f"__r{name}__", f"__i{name}__"):
-            setattr(DeviceValue, form, _make_refusal(f"`{symbol}`", f"Write {function}, or the instruction of nisa"))
+            instead = f"Write {function}, or the instruction of nisa. {OLD_STYLE}"
+            setattr(DeviceValue, form, _make_refusal(f"`{symbol}`", instead))
 
 
 _add_methods()
