@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from trnrt.commands.options import (
+    AgainstFlag,
     NkiFlag,
     NoCapacityFlag,
     Reporting,
@@ -75,12 +76,17 @@ def nki_check_command(script: ScriptFile, tracing: Tracing, reporting: Reporting
 @nki_app.command("profile", cls=Verb, short_help="Predict the latency of kernels on the device.")
 @takes_records
 def nki_profile_command(
-    script: ScriptFile, tracing: Tracing, views: Views, reporting: Reporting, timing: TimingFlag = None
+    script: ScriptFile,
+    tracing: Tracing,
+    views: Views,
+    reporting: Reporting,
+    against: AgainstFlag = None,
+    timing: TimingFlag = None,
 ) -> None:
     """Predict the latency of each kernel call on the device, and what limits it; needs no data."""
     from trnrt.commands.nki_profile import profile_script
 
     check_timing_target(timing, tracing.target)
 
-    if not profile_script(script, tracing, views, reporting):
+    if not profile_script(script, tracing, views, reporting, against):
         raise typer.Exit(1)

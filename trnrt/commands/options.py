@@ -281,6 +281,15 @@ TimingFlag = Annotated[
         callback=check_timing,
     ),
 ]
+AgainstFlag = Annotated[
+    Path | None,
+    typer.Option(
+        "--against",
+        metavar="FILE",
+        rich_help_panel="Comparison",
+        help="Compare with another run: an earlier --html report, a script, or a --json-out file (no timeline).",
+    ),
+]
 ReportFiles = Annotated[list[Path], typer.Argument(metavar="REPORT...", help="Files of `trnrt doctor --self-test`.")]
 OverlayFile = Annotated[
     Path | None, output_flag("-o", "--output", metavar="FILE.toml", help="Write the fitted numbers, for --timing.")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trnrt.neuron.measured import Measured
     from trnrt.nki.profiling import Profile
     from trnrt.planner.parts.partition import Partition
+    from trnrt.report.against import Difference
     from trnrt.session import InferenceSession
 
 DEFAULT_REGRESS = 2.0
@@ -182,14 +183,24 @@ class Files:
     def __init__(self) -> None:
         self._problems: list[str] = []
 
-    def write_views(self, views: Views, profiles: Sequence[tuple[str, Profile]], noun: str = "call") -> None:
-        """Write ``--html`` and ``--trace``; several profiles go into numbered files, and a note names them."""
+    def write_views(
+        self,
+        views: Views,
+        profiles: Sequence[tuple[str, Profile]],
+        noun: str = "call",
+        differences: Sequence[Difference] = (),
+    ) -> None:
+        """Write ``--html`` and ``--trace``; several profiles go into numbered files, and a note names them.
+
+        ``differences``: for each profile that from another run, if there is one.
+        """
         for number, (name, predicted) in enumerate(profiles, 1):
             if views.html is not None:
                 with working("writing the report"):
                     from trnrt.report.page import report_html
 
-                    self._write(numbered_path(views.html, number, profiles), report_html(predicted, name))
+                    difference = differences[number - 1] if differences else None
+                    self._write(numbered_path(views.html, number, profiles), report_html(predicted, name, difference))
             if views.trace is not None:
                 with working("writing the trace"):
                     from trnrt.report.trace import trace_text
