@@ -18,7 +18,7 @@ BAR = 0.05
 
 @dataclass(frozen=True)
 class Found:
-    """What a fit found after ``changes`` (factors by name). ``errors``: fitted over true, less 1, of changed numbers
+    """The result of a fit after ``changes`` (factors by name). ``errors``: fitted over true, less 1, of changed numbers
     that it decided; ``left``: changed ones that it left. ``others``: the largest such error of the other numbers that
     it decided."""
 

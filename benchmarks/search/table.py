@@ -36,7 +36,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """What the search's plan takes over the best one: the middles of their ranges."""
+        """The time of the search's plan over that of the best one: the middles of their ranges."""
         return _middle(self.found) / _middle(self.best)
 
     @property

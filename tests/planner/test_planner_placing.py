@@ -54,6 +54,16 @@ def test_tensors_stay_in_sbuf(target: str) -> None:
     assert [step.reason for step in plan.steps] == [STAYS] * 4 + ["an output of the model"]
 
 
+def test_a_kernel_without_room_hides_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first kernel wants more than all of SBUF, with no tensor beside it; the others have no room either."""
+    usable = get_target("trn2").sbuf_usable_bytes
+    monkeypatch.setattr(
+        Tiles, "working_bytes", lambda tiles, *_, **__: [usable + 1] + [usable] * (len(tiles.steps) - 1)
+    )
+    plan = compare(cnn(), images(2), target="trn2")
+    assert set(layouts(plan).values()) == {"hbm"}
+
+
 @pytest.mark.parametrize("target", ["trn1", "trn2", "trn3"])
 def test_tensors_that_do_not_fit_go_to_hbm(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first activation takes 2 blocks of 16 float32 an image."""

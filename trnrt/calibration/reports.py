@@ -111,7 +111,7 @@ def check_same_target(reports: Iterable[Report]) -> str:
 
 
 def probed_observations(reports: Iterable[Report]) -> list[Observation]:
-    """What a fit learns from: the probes. What the compiler makes of other cases is its choice, not the hardware's."""
+    """The cases that a fit learns from: the probes. In other cases the compiler chooses, not the hardware."""
     return [
         Observation(one.name, k, one.us, one.error_us, "device" if one.clock == "device" else "host", one.moved_bytes)
         for k, report in enumerate(reports)

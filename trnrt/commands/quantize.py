@@ -286,8 +286,8 @@ def _measure_layers(trials: Trials, kept: frozenset[str]) -> list[LayerCost]:
 
 
 def _asked_forms(model: Path, output: Path, planning: Planning) -> list[tuple[str, Path, Planning]]:
-    """What to predict: the float and the quantised model; the float model in bfloat16, too, as the int8 model's
-    products take as long."""
+    """The predictions to make: of the float and the quantised model; of the float model in bfloat16, too, as the int8
+    model's products take as long."""
     asked = [("float", model, planning), ("int8", output, planning)]
     if planning.dtype is DType.FLOAT32:
         asked.insert(1, ("bfloat16", model, replace(planning, dtype=DType.BFLOAT16)))

@@ -74,8 +74,10 @@ class Wholes:
 
 
 def find_wholes(graph: ir.Graph, most: float | None = None) -> Wholes:
-    """What is certainly whole in a graph. ``most``: the largest magnitude in integer inputs of 32 or 64 bits; without
-    it, nothing is known of integer inputs."""
+    """The values that are certainly whole in a graph.
+
+    ``most``: the largest magnitude in integer inputs of 32 or 64 bits; without it, nothing is known of them.
+    """
     wholes = Wholes()
     for value in graph.inputs:
         held = _type_limits(value)

@@ -48,7 +48,7 @@ class Holder(Named):
 
 
 NOTHING = "nothing"
-"""What bounds a step without instructions: what it makes is read where it is."""
+"""The bound of a step without instructions: its result is read where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """What a plan is predicted to take, what holds its critical path (the longest part first), and each step's cost."""
+    """The predicted time of a plan, the parts of its critical path (the longest first), and each step's cost."""
 
     predicted: Range
     held: tuple[Holder, ...]

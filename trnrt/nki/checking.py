@@ -137,7 +137,7 @@ def _source(script: Path) -> str:
 def static_findings(
     source: str, name: str, entries: Collection[int] = (), *, level: Level | str | None = None
 ) -> list[Finding]:
-    """What a level's language and API refuse in a file, in order of lines (``entries``: see ``check_source``)."""
+    """The findings of a level's language and API in a file, in order of lines (``entries``: see ``check_source``)."""
     at = choose_level(level)
     found = [*check_source(source, name, entries=entries, level=at), *check_api(source, name, load_api(at))]
     if at is Level.nki_0_6:  # a risk of its parser

@@ -58,18 +58,19 @@ def aws_nki_installed() -> bool:
         return _is_importable("nki.language") and _is_importable("nki.isa")
 
 
-def install(nki: Level | str | None = None) -> bool:
+def install(nki: Level | str | None = None, *, legacy: bool = False) -> bool:
     """Make ``import nki`` import the simulator in this process; return true if it does.
 
     ``nki``: the release of NKI, "0.6" or "0.7", whose names the modules have and whose language kernels are traced by;
     by default that of ``TRNRT_NKI_VERSION``, else 0.7. If AWS's package is installed, do nothing and return False,
-    unless ``TRNRT_NKI=simulator``. A second call changes nothing, unless it names another release.
+    unless ``TRNRT_NKI=simulator``. A second call changes nothing, unless it names another release, or asks for more.
+    ``legacy``: also the old namespace, ``neuronxcc.nki`` (Beta 1, SDK 2.26), unless AWS's package of it is installed.
 
     Raises:
         OptionError: if there is no such level.
     """
     level = choose_level(nki)
-    if _State.saved is not None and level is not _State.level:
+    if _State.saved is not None and (level is not _State.level or (legacy and not _State.legacy)):
         uninstall()
     if _State.saved is not None:
         return True
@@ -80,8 +81,12 @@ def install(nki: Level | str | None = None) -> bool:
     if "nki.compiler" not in load_api(level).modules:
         wanted.remove("nki.compiler")
     contents = {name: _CONTENTS[name](level) for name in wanted}
+    if legacy and not neuronxcc:
+        from trnrt.nki.legacy.namespaces import CONTENTS
+
+        contents |= {name: make() for name, make in CONTENTS.items()}
     modules = [_Module(name, held) for name, held in contents.items()]
-    _State.level = level
+    _State.level, _State.legacy = level, legacy
     _State.chose = nki is not None
     if _State.chose:
         set_default_level(level)
@@ -99,36 +104,37 @@ def uninstall() -> None:
         for name in [name for name, module in sys.modules.items() if isinstance(module, _Module)]:
             del sys.modules[name]
         sys.modules.update(_State.saved)
-        _State.saved, _State.level = None, None
+        _State.saved, _State.level, _State.legacy = None, None, False
         if _State.chose:
             set_default_level(None)
 
 
 @contextmanager
-def install_briefly(nki: Level | str | None = None) -> Iterator[bool]:
+def install_briefly(nki: Level | str | None = None, *, legacy: bool = False) -> Iterator[bool]:
     """Install the simulator as ``nki`` inside the context; yields False if AWS's package stays in its place.
 
-    ``nki``: as in ``install``; by default the level of an earlier installation stays.
+    ``nki`` and ``legacy``: as in ``install``; by default the level of an earlier installation stays.
     """
-    before = _State.level
+    before, had_legacy = _State.level, _State.legacy
     with use_level(nki):
         try:
-            yield install(nki)
+            yield install(nki, legacy=legacy or had_legacy)
         finally:
             if before is None:
                 uninstall()
             else:
-                install(before)
+                install(before, legacy=had_legacy)
 
 
 class _State:
     """The modules that ``install`` removed from ``sys.modules``, and the level of its own ones; None if there are none.
 
-    ``chose``: it chose the process's level, too.
+    ``legacy``: the old namespace is among them. ``chose``: it chose the process's level, too.
     """
 
     saved: dict[str, ModuleType] | None = None
     level: Level | None = None
+    legacy = False
     chose = False
 
 
@@ -164,6 +170,10 @@ _FINDER = _Finder()
 
 def _refusal(path: str) -> str:
     """Why the simulator lacks ``path``, and what to use instead."""
+    if _State.legacy and f"{path}.".startswith("neuronxcc."):
+        from trnrt.nki.legacy.api import refuse
+
+        return refuse(path)
     api = load_api(_State.level)
     known = {part: why for part, why in _LEFT_OUT.items() if part not in api.modules}
     left_out = next((why for part, why in known.items() if f"{path}.".startswith(f"{part}.")), None)

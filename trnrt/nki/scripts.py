@@ -43,7 +43,10 @@ def environment(
         OptionError: if AWS's package is installed, because the script would run on that.
     """
     argv, path, before = sys.argv, sys.path, os.environ.get(TARGET_VARIABLE)
-    with install_briefly(nki) as ours, nullcontext(list[Program]()) if capacity else without_capacity() as overflowed:
+    with (
+        install_briefly(nki, legacy=True) as ours,
+        nullcontext(list[Program]()) if capacity else without_capacity() as overflowed,
+    ):
         if not ours:
             raise OptionError(
                 "AWS's nki is installed here, and the script would run on it", hint="set TRNRT_NKI=simulator"

@@ -71,7 +71,7 @@ def divide_whole(program: Program, dividend: Register, divisor: float) -> Regist
 
 
 def finish_integers(lowering: Lowering, node: ir.Node, program: Program, value: Register) -> None:
-    """What follows an operation on integers: a quotient is truncated, and a short type wraps around."""
+    """The operations that follow one on integers: a quotient is truncated, and a short type wraps around."""
     made = node.outputs[0]
     check_integers(lowering, made)
     if node.op_type == "Div":

@@ -38,7 +38,7 @@ class Quantiser:
         return self.low, self.high, self.inverse, self.leading, self.rest, self.correction
 
     def apply(self, x: Floats) -> Floats:
-        """What the kernel computes, in float32."""
+        """The kernel's result, in float32."""
         low, high, inverse, leading, rest, correction = (np.float32(n) for n in self.numbers)
         x = np.minimum(np.maximum(x, low), high)
         near = (x * inverse + np.float32(HALVER)) - np.float32(HALVER)

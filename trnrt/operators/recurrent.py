@@ -64,7 +64,7 @@ _recurrent = partial(
 
 @dataclass(frozen=True)
 class Form:
-    """What the layout of a node's weights depends on: H, G, and the attributes that change them.
+    """The sizes that the layout of a node's weights depends on: H, G, and the attributes that change them.
 
     ``couples``: an LSTM's forget gate is 1 - input gate. ``halved``: see the kernel.
     """

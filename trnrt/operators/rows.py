@@ -187,7 +187,7 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
 
 
 def _destination(lowering: Lowering, indices: ir.Value) -> str:
-    """What becomes of a search's indices, to be added to a reason."""
+    """The use of a search's indices, to be added to a reason."""
     return "; indices become int64 on the host" if lowering.is_on_host(indices) else ""
 
 

@@ -50,7 +50,7 @@ class Trials:
         return Trials(self.prepared, self.make, self.data.take(most))
 
     def measure_layers(self, always: Collection[str], advance: Callable[[int], None]) -> list[LayerCost]:
-        """What each layer costs that is not ``always`` kept. Calls ``advance`` with 1 after each.
+        """The cost of each layer that is not ``always`` kept. Calls ``advance`` with 1 after each.
 
         Alone, not left out: one more product in float changes little where all others round, so that leaving one out
         compares small differences of large errors.

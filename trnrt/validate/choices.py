@@ -192,7 +192,7 @@ def run_exposed(
 
 
 def choose_from(choice: Choice, feeds: Mapping[str, Array], own: Mapping[str, Array]) -> dict[str, Array]:
-    """What onnxruntime chooses from our own numbers."""
+    """onnxruntime's choice from our own numbers."""
     return dict(
         zip(choice.chosen, map(as_matrix, run_onnxruntime(choice.tail, tail_feeds(choice, feeds, own))), strict=True)
     )

@@ -1,4 +1,4 @@
-"""What is known of a value while quantised operators are rewritten: whole numbers, and a zero point or a scale."""
+"""The knowledge of a value while quantised operators are rewritten: whole numbers, and a zero point or a scale."""
 
 from __future__ import annotations
 

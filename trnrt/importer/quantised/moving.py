@@ -151,7 +151,7 @@ def copy(writer: Writer, node: ir.Node) -> None:
 
 
 def _form(writer: Writer, value: ir.Value | None, *, one_scale: bool = True) -> Form:
-    """What is known of a tensor. Left if nothing is, or if its elements differ in scale or zero point."""
+    """The knowledge of a tensor. Left if there is none, or if its elements differ in scale or zero point."""
     if value is not None and value.dtype in BYTES:
         whole = writer.whole(value)
         if count(whole.zero) != 1:

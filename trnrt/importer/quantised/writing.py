@@ -126,7 +126,7 @@ class Writer:
         return form
 
     def find_scaled(self, value: ir.Value | None) -> Scaled | None:
-        """What is known of a float that is made of whole numbers."""
+        """The knowledge of a float that is made of whole numbers."""
         form = None if value is None else self.forms.get(value)
         return form if isinstance(form, Scaled) else None
 

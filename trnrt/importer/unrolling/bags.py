@@ -168,7 +168,7 @@ def _read_rows(value: ir.Value | None, mode: str) -> Bag | None:
 
 
 def _read_slice(value: ir.Value | None) -> tuple[ir.Value, Bound, Bound] | None:
-    """What is sliced along its first dimension, from where to where."""
+    """The value that is sliced along its first dimension, with the bounds."""
     node = maker(value, "Slice")
     if node is None or node.inputs[0] is None or is_computed(node, 3) or is_computed(node, 4):
         return None

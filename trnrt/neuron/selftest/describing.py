@@ -1,4 +1,4 @@
-"""What a case runs, and what its time is made of: for reports that can be read without this version of trnrt."""
+"""The runs of a case, and the parts of its time: for reports that can be read without this version of trnrt."""
 
 from __future__ import annotations
 

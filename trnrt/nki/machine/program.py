@@ -431,7 +431,7 @@ class MemoryUse:
 
 @dataclass(slots=True, eq=False)
 class Program:
-    """What a kernel does for given shapes on a given target, before any data.
+    """The instructions and tensors of a kernel for given shapes on a given target, before any data.
 
     ``inputs`` are the storages of the tensor arguments in order, ``outputs`` the returned views; ``returns_tuple``: the
     kernel returned a tuple. ``memory``: the bytes of its tiles, once placed. ``initial``: the contents of storages at

@@ -66,9 +66,21 @@ class Kernel:
     def name(self) -> str:
         return self.function.__name__
 
+    def run(self, arguments: inspect.BoundArguments) -> Any:
+        """Call the function while it is traced, with tensors in the place of arrays."""
+        return self.function(*arguments.args, **arguments.kwargs)
+
+    def check_source(self, level: Level) -> None:
+        """Refuse Python that NKI's compiler refuses, anywhere in the kernel's file."""
+        check_file(self.function, level)
+
+    def on_cores(self, cores: int | None) -> Kernel:
+        """The kernel on so many physical cores; None leaves the number to the environment."""
+        return Kernel(self.function, cores, self.schedule, self.options)
+
     def __getitem__(self, cores: int) -> Kernel:
         """The kernel on ``cores`` physical cores (1 or 2), each an instance with its own ``nl.program_id``."""
-        return Kernel(self.function, cores, self.schedule, self.options)
+        return self.on_cores(cores)
 
     def with_schedule(self, schedule: Sequence[tuple[str, str | Sequence[str]]]) -> Kernel:
         """The kernel with edges ``(later, earlier)`` or ``(later, [earlier, ...])`` between instructions, by ``name=``.
@@ -137,13 +149,13 @@ def trace(
     options: dict[str, Any] = {"strict": strict, "capacity": limited, "level": level, "options": made.options}
     tracer = Tracer(function.__name__, on, code, **options)
     with without_collection():
-        traced = _trace(function, _bind(function, given.args, given.kwargs), tracer)
+        traced = _trace(made, _bind(function, given.args, given.kwargs), tracer)
         # The kernel of a model that computes nothing returns an empty tuple: its outputs are its inputs.
         if not traced.returns_tuple:
             _check_result([traced])
         (program,) = _finish_programs([traced], made.schedule, limited=limited)
     if strict:
-        check_file(function, level)
+        made.check_source(level)
     return _warn_doubts([program])[0]
 
 
@@ -200,9 +212,9 @@ class Simulated:
         self.strict = strict
         asked = made.cores if cores is None else cores
         self.cores = check_cores(degree_of_lnc(made.name, asked, target, self.level), target)
-        self.kernel = Kernel(made.function, self.cores, made.schedule, made.options)
+        self.kernel = made.on_cores(self.cores)
         if strict:
-            check_file(self.function, self.level)
+            made.check_source(self.level)
         self._compiled: dict[Hashable, Executor | CoreGroup] = {}
 
     def __getitem__(self, cores: int) -> Simulated:
@@ -249,7 +261,7 @@ class Simulated:
 
     def _programs(self, bound: inspect.BoundArguments, tracers: Sequence[Tracer]) -> list[Program]:
         with without_collection():
-            traced = [_trace(self.function, bound, tracer) for tracer in tracers]
+            traced = [_trace(self.kernel, bound, tracer) for tracer in tracers]
             _check_result(traced)
             return _finish_programs(traced, self.kernel.schedule, limited=self.capacity)
 
@@ -319,15 +331,15 @@ def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     return bound
 
 
-def _trace(function: Callable[..., Any], bound: inspect.BoundArguments, tracer: Tracer) -> Program:
-    """Run ``function`` as a kernel, with tensors in place of the arrays of ``bound``, which is not changed."""
+def _trace(kernel: Kernel, bound: inspect.BoundArguments, tracer: Tracer) -> Program:
+    """Run ``kernel``, with tensors in place of the arrays of ``bound``, which is not changed."""
     arguments = _map_arguments(bound, lambda name, value: _tensor_argument(tracer, name, value))
     with activate(tracer):
-        result = _run(function, arguments)
+        result = _run(kernel, arguments)
     if tracer.open_loops:
         place = tracer.loop_place()
         raise KernelError(
-            f"kernel {function.__name__}: a device loop was begun and not ended; a break or return out of one is "
+            f"kernel {kernel.name}: a device loop was begun and not ended; a break or return out of one is "
             f"decided on the device only: let its register become 0\n  at {place}"
         )
     program = tracer.program
@@ -391,10 +403,10 @@ def _tensor_argument(tracer: Tracer, name: str, value: Any) -> Any:
     return tracer.argument(tuple(value.shape), dtype, name)
 
 
-def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
+def _run(kernel: Kernel, bound: inspect.BoundArguments) -> Any:
     """Call the kernel. Any error becomes a KernelError that names the kernel's source line."""
     try:
-        return function(*bound.args, **bound.kwargs)
+        return kernel.run(bound)
     except KernelError as error:
         source = source_of(error.__traceback__)
         error.hint = error.hint or list_hint(bound.arguments, str(error))
@@ -410,7 +422,7 @@ def _run(function: Callable[..., Any], bound: inspect.BoundArguments) -> Any:
             code = linecache.getline(source.file, source.line).strip()
             what = f"assertion failed: {error}" if str(error) else f"assertion failed: {code}"
         hint = list_hint(bound.arguments, what)
-        raise KernelError(f"kernel {function.__name__}: {what}\n  at {source}", hint=hint) from error
+        raise KernelError(f"kernel {kernel.name}: {what}\n  at {source}", hint=hint) from error
 
 
 def _check_outputs(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:

@@ -308,6 +308,10 @@ class NkiTensor(DeviceValue, View):
         if problem is not None:
             raise KernelError(f"{operation}: {arg}, {self.get_pattern()} from element {self.offset} on, {problem}")
 
+    def stays_inside(self) -> bool:
+        """True if the view stays within its storage and, on chip, within each partition."""
+        return self._problem() is None
+
     def _problem(self) -> str | None:
         """An error text if the view leaves its storage or partition; else None."""
         first, last = self._extent()

@@ -74,6 +74,7 @@ class Tracer:
         self.psum = PsumWriters(target)
         self.core, self.cores = core, cores
         self.open_loops: list[Loop] = []
+        self.place: tuple[Source, int] | None = None  # of an instruction that is issued later than it is written
         self._registers = 0
         self._doubted: set[tuple[Source, str]] = set()
         self._entry = entry
@@ -206,8 +207,14 @@ class Tracer:
         if 0 in view.shape:
             raise KernelError(f"{operation.name}: {arg} is empty, shape {view.shape}")
 
+    def here(self) -> tuple[Source, int]:
+        """The line of the kernel that is running, and that of the kernel's own code above it."""
+        return self._where(sys._getframe(1))
+
     def _where(self, frame: FrameType | None) -> tuple[Source, int]:
         """The innermost source line outside the simulator, and the line of the kernel's own code above it."""
+        if self.place is not None:
+            return self.place
         while frame is not None and frame.f_code.co_filename.startswith(_HERE):
             frame = frame.f_back
         if frame is None:

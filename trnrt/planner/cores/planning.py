@@ -1,4 +1,4 @@
-"""What every way to divide a plan over cores works on, and what it gives."""
+"""The input and the result that all ways to divide a plan over cores share."""
 
 from __future__ import annotations
 

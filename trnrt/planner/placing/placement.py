@@ -110,11 +110,13 @@ def place(
         placed.windows = find_windows(steps, placed, outputs, apart)
         _keep_whole(placed)
         rooms = rooms_of(steps, placed, target, itemsize, tiles)
-        full = next((index for index, room in enumerate(rooms.own) if room < 0), None)
-        alive = {} if full is None else _live_tensors(steps, placed, itemsize)[full]
-        if full is None or not alive:
+        live = _live_tensors(steps, placed, itemsize)
+        # A kernel that wants more than all of SBUF, and has no tensor beside it, makes do with less.
+        full = next((index for index, room in enumerate(rooms.own) if room < 0 and live[index]), None)
+        if full is None:
             _explain_windows(steps, placed)
             return placed
+        alive = live[full]
         early = _early_tensors(steps[full:], placed, alive) - apart
         if early:  # before it is complete, a tensor takes more room than the parts of it that are there
             apart.add(max(early, key=lambda value: alive[value]))
@@ -163,7 +165,10 @@ def _explain_windows(steps: list[Step], placed: Placed) -> None:
 
 
 class Tiles:
-    """What each step's kernel needs beside the tensors between steps: asked once for each place of those it touches."""
+    """The room that each step's kernel needs beside the tensors between steps.
+
+    Asked once for each place of the tensors that a step touches.
+    """
 
     def __init__(self, steps: list[Step], sweeps: Sequence[Sweep]) -> None:
         self.steps = reduce_steps(steps, sweeps)

@@ -1,4 +1,4 @@
-"""What a kernel module is made of, before it is written: the material, its passes, and each step's call."""
+"""The parts of a kernel module before it is written: the material, its passes, and each step's call."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def tensor_bytes(tensors: Sequence[DeviceTensor]) -> int:
 
 
 class Traffic:
-    """What the kernels of a plan store for each other, and its cost in microseconds: the fixed cost of a program, and
-    the bytes at the peak rate of DMA. The first kernel has no fixed cost."""
+    """The tensors that a plan's kernels store for each other, and their cost in microseconds: the fixed cost of a
+    program, and the bytes at the peak rate of DMA. The first kernel has no fixed cost."""
 
     def __init__(self, material: Material, target: Target) -> None:
         self._steps = material.steps

@@ -36,15 +36,19 @@ def partition_stride(instruction: Instruction, target: Target) -> str | None:
     "arch guide trn1, Accessing SBUF/PSUM tensors: start_partition",
 )
 def start_partition(instruction: Instruction, target: Target) -> str | None:
-    for arg, view in instruction.operands:
-        start = view.first_partition
-        if start == 0:
-            continue
-        span = _SPAN_FROM_START.get(start)
-        if span is None:
-            return f"{arg} starts at partition {start}; engines start at 0, 32, 64 or 96 (DMA starts anywhere)"
-        if view.partitions > span:
-            return f"{arg} spans {view.partitions} partitions from partition {start}; from there the limit is {span}"
+    return next(filter(None, (start_problem(arg, view) for arg, view in instruction.operands)), None)
+
+
+def start_problem(arg: str, view: View) -> str | None:
+    """The reason why no engine can start at the view's first partition; None if nothing does."""
+    start = view.first_partition
+    if start == 0:
+        return None
+    span = _SPAN_FROM_START.get(start)
+    if span is None:
+        return f"{arg} starts at partition {start}; engines start at 0, 32, 64 or 96 (DMA starts anywhere)"
+    if view.partitions > span:
+        return f"{arg} spans {view.partitions} partitions from partition {start}; from there the limit is {span}"
     return None
 
 

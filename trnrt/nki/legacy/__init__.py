@@ -1,0 +1,17 @@
+"""The old namespace, ``neuronxcc.nki`` (NKI Beta 1, SDK 2.26), over the same machine.
+
+Its kernels return results (``c = nl.add(a, b)``) where today's write to a ``dst``. Everything else is
+shared: they issue today's instructions, with the same rules, memory and timing. Reference: SDK 2.26.1, nki/api.
+
+``indexing``    nl.arange, nl.mgrid, masks
+``session``     the state of a kernel while it is traced
+``windows``     parts of tensors
+``tiles``       tensors and tiles, results that wait for their destination
+``allocating``  addresses chosen by the kernel
+``blocks``      block dimensions
+``lang``        the functions of nl
+``instructions``  the functions of nisa
+``launching``   jit, launch grids, simulate_kernel, baremetal, benchmark, profile
+``artefacts``   the files that harnesses look for
+``namespaces``  the modules under their old names
+"""

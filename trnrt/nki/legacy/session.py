@@ -1,0 +1,144 @@
+"""The state of a kernel of the old namespace while it is traced: its place in the launch grid, what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from trnrt.nki.errors import KernelError
+from trnrt.nki.machine.dtypes import DType
+from trnrt.nki.machine.program import MemoryRegion, Source
+from trnrt.nki.sim import isa
+from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.trace import Tracer
+
+Place = tuple[Source, int]
+
+
+class Waiting(Protocol):
+    """The result of an instruction that waits for its destination."""
+
+    def issue(self) -> None:
+        """Issue the instruction, with a tile of its own."""
+
+
+@dataclass
+class Session:
+    """One instance of a kernel. ``program``: its place in the launch grid, of the sizes ``grid``.
+
+    ``pending``: the last instruction, if it waits for its destination. ``shared``: the tensors in HBM that the first
+    instance has allocated, in order: the others' are the same. ``zeros``: tiles of PSUM that count as zeros and aren't
+    written yet, each with the place of its allocation: a matrix product that adds to one may overwrite it. ``runs``: of
+    loops that ``nl.loop_reduce`` reduces over.
+    """
+
+    tracer: Tracer
+    program: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    shared: list[NkiTensor] = field(default_factory=list)
+    pending: Waiting | None = None
+    zeros: dict[int, tuple[NkiTensor, Place]] = field(default_factory=dict)
+    outputs: int = 0
+    runs: dict[object, object] = field(default_factory=dict)
+
+    def flush(self) -> None:
+        """Issue the instruction that waits."""
+        waiting, self.pending = self.pending, None
+        if waiting is not None:
+            waiting.issue()
+
+    @contextmanager
+    def write_at(self, place: Place) -> Iterator[None]:
+        """Instructions issued inside were written at ``place``."""
+        before, self.tracer.place = self.tracer.place, place
+        try:
+            yield
+        finally:
+            self.tracer.place = before
+
+    def allocate(
+        self,
+        shape: Sequence[int],
+        dtype: DType,
+        buffer: MemoryRegion,
+        name: str = "",
+        address: tuple[int, int] | None = None,
+    ) -> NkiTensor:
+        """A new tensor. One in shared HBM belongs to all instances: the n-th of each is the same."""
+        sizes = tuple(int(size) for size in shape)
+        if buffer is not MemoryRegion.shared_hbm:
+            return self.tracer.allocate(sizes, dtype, buffer, name, address)
+        number, self.outputs = self.outputs, self.outputs + 1
+        if number == len(self.shared):
+            self.shared.append(self.tracer.allocate(sizes, dtype, buffer, name, None))
+        return self.shared[number]
+
+    def promise_zeros(self, tile: NkiTensor) -> None:
+        """Let a new tile of PSUM count as zeros, without writing it yet."""
+        self.zeros[tile.storage.index] = tile, self.tracer.here()
+
+    def is_zero(self, view: NkiTensor) -> bool:
+        """True if the view's tile counts as zeros."""
+        return view.storage.index in self.zeros
+
+    def covers_zeros(self, view: NkiTensor) -> bool:
+        """True if the view is a whole tile that counts as zeros."""
+        return self.is_zero(view) and view.covers_storage()
+
+    def forget_zeros(self, view: NkiTensor) -> None:
+        """Drop the promise for a tile that is about to be overwritten; write the zeros if only a part of it is."""
+        if self.covers_zeros(view):
+            del self.zeros[view.storage.index]
+        else:
+            self.fill_zeros(view)
+
+    def fill_zeros(self, view: NkiTensor) -> None:
+        """Write the zeros that the view's tile counts as, if it does."""
+        promised = self.zeros.pop(view.storage.index, None)
+        if promised is not None:
+            tile, place = promised
+            with self.write_at(place):
+                isa.memset(tile, 0)
+
+
+_ACTIVE: ContextVar[Session | None] = ContextVar("active_session", default=None)
+
+
+@contextmanager
+def activate(session: Session) -> Iterator[Session]:
+    """Make ``session`` the one that functions of the old namespace work in."""
+    token = _ACTIVE.set(session)
+    try:
+        yield session
+        session.flush()
+    finally:
+        _ACTIVE.reset(token)
+
+
+def active_session(what: str) -> Session:
+    """The session of the running kernel; KernelError if ``what`` was used outside of one."""
+    session = _ACTIVE.get()
+    if session is None:
+        raise KernelError(f"{what} was used outside a kernel; decorate the function with @nki.jit and call that")
+    return session
+
+
+def is_active() -> bool:
+    """True if a kernel of the old namespace is being traced."""
+    return _ACTIVE.get() is not None
+
+
+def instance(what: str, axis: int) -> tuple[int, int]:
+    """The number of this instance along an axis of the launch grid, and their count; without a grid 0 and 1."""
+    session = active_session(what)
+    if not session.grid and axis == 0:
+        return 0, 1
+    if not 0 <= axis < len(session.grid):
+        raise KernelError(f"{what}: axis {axis} of a launch grid of {len(session.grid)} dimensions, {session.grid}")
+    return session.program[axis], session.grid[axis]
+
+
+__all__ = ["Place", "Session", "Waiting", "activate", "active_session", "instance", "is_active"]

@@ -1,0 +1,460 @@
+"""Tensors and tiles of the old namespace: views with its index expressions, assignment and operators.
+
+A ``Tile`` is a window on a tensor in HBM, SBUF or PSUM. A ``Pending`` is the result of an instruction that waits for
+its destination: ``t[...] = nl.exp(x)`` and ``psum += nisa.nc_matmul(x, y)`` write to ``t`` and ``psum`` at once. Any
+other use, and the next instruction, give it a tile of its own. So instructions are issued in the order of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from trnrt.nki.errors import KernelError
+from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
+from trnrt.nki.legacy.session import active_session
+from trnrt.nki.legacy.windows import Beyond, repeat, select
+from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
+from trnrt.nki.machine.program import MemoryRegion, Source
+from trnrt.nki.machine.rules.access import start_problem
+from trnrt.nki.sim import isa
+from trnrt.nki.sim.tensor import NkiTensor
+
+SCALARS = (int, float, np.number, np.bool_)
+
+
+FUNCTIONS: dict[str, Callable[..., Tile]] = {}
+"""Functions of `nl` behind the operators and methods of tiles, which register themselves: ``binary``, ``copy`` ..."""
+
+
+class Tile:
+    """A window on a tensor. Instructions take ``window``; reading it issues what waits to fill the tensor."""
+
+    __slots__ = ("_beyond", "_view")
+
+    def __init__(self, view: NkiTensor, beyond: Sequence[Beyond] = ()) -> None:
+        self._view = view
+        self._beyond = tuple(beyond)
+
+    @property
+    def window(self) -> NkiTensor:
+        active_session("a tile").fill_zeros(self._view)
+        return self.target
+
+    @property
+    def target(self) -> NkiTensor:
+        """The view, to be written as a whole; KernelError if it leaves its tensor."""
+        for dim, size, first, steps in self._beyond:
+            if not size:
+                raise KernelError("an operand whose own mask, x[mask], is False is used", hint="give mask= as well")
+            last = first + sum(max(0, (n - 1) * step) for n, step in zip(self.shape, steps, strict=True))
+            least = first + sum(min(0, (n - 1) * step) for n, step in zip(self.shape, steps, strict=True))
+            if least < 0 or last >= size:
+                raise KernelError(
+                    f"indices {least} to {last} of dimension {dim} leave {self._view.storage}: it has {size} elements",
+                    hint="cut them off by mask=(index < size) in the load, the store and the instructions between",
+                )
+        return self._view
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._view.shape
+
+    @property
+    def format(self) -> DType:
+        """The number format on the device."""
+        return self._view.dtype
+
+    @property
+    def dtype(self) -> Any:
+        """The number format as numpy's dtype, as the old namespace has it; of tfloat32, which numpy lacks, its own."""
+        return self.format if self.format is tfloat32 else self.format.numpy
+
+    @property
+    def buffer(self) -> MemoryRegion:
+        return self._view.buffer
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.format.itemsize
+
+    @property
+    def on_chip(self) -> bool:
+        return self.buffer in (MemoryRegion.sbuf, MemoryRegion.psum)
+
+    @property
+    def is_indirect(self) -> bool:
+        """True if indices that only the device knows select its elements."""
+        return self._view.dynamic is not None
+
+    @property
+    def free_size(self) -> int:
+        """Elements in each partition."""
+        return prod(self.shape[1:])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.shape}, {self.format}, {self.buffer.value})"
+
+    def __bool__(self) -> bool:
+        raise KernelError("a tile's numbers are known on the device only: no Python condition can test them")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise KernelError("a tile can't be iterated over; take parts of it in a loop over nl.affine_range")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    # -- Parts ---------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, Mask):
+            return MaskedTile(self, key)
+        keys = tuple(
+            one.window if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,))
+        )
+        view = self.window if isinstance(self, Pending) else self._view
+        found, beyond = select(view, keys)
+        return Tile(found, (*self._beyond, *beyond) if found is view else beyond)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        assign(self[key], value)
+
+    def _masked(self, view: NkiTensor, mask: bool | np.bool_ | Mask) -> Tile:
+        """The tile as an operand with a mask of its own: a bool; where it is False, no instruction may use the tile."""
+        if isinstance(mask, Mask):
+            raise KernelError(
+                "an operand with a mask of its own, x[mask], is left out of trnrt's simulator",
+                hint="take the part of the operand, as in x[:, 0:64], or give mask= to the instruction",
+            )
+        masked_out = (0, 0, 0, (0,) * view.ndim)
+        return Tile(view, self._beyond if mask else (*self._beyond, masked_out))
+
+    def narrow(self, bounds: Bounds) -> Tile:
+        """The part within bounds of each dimension; a dimension of size 1 stays, as it is repeated."""
+        shape, offset, dynamic = list(self.shape), self._view.offset, self._view.dynamic
+        beyond = list(self._beyond)
+        for dim, (first, end) in enumerate(bounds):
+            if shape[dim] == 1:
+                continue
+            shape[dim] = end - first
+            if dim == 0 and dynamic is not None and isinstance(dynamic.vector, NkiTensor):
+                dynamic = replace(dynamic, vector=dynamic.vector[first:end])
+                continue
+            offset += first * self._view.strides[dim]
+            beyond = [(d, size, start + first * steps[dim], steps) for d, size, start, steps in beyond]
+        return Tile(replace(self._view, shape=tuple(shape), offset=offset, dynamic=dynamic), beyond)
+
+    # -- Other forms ---------------------------------------------------------------------------------------
+
+    def reshape(self, *shape: Any) -> Tile:
+        """The same elements in another shape; on chip the partitions stay."""
+        wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return Tile(self.window.reshape(tuple(int(size) for size in wanted)))
+
+    def broadcast_to(self, shape: Sequence[int], **_: Any) -> Tile:
+        """A view with the dimensions of size 1 repeated; of a single partition on chip a copy in each."""
+        return FUNCTIONS["broadcast_to"](self, shape=shape)
+
+    def expand_dims(self, axis: int | Sequence[int]) -> Tile:
+        """A view with a dimension of size 1 at each ``axis`` of its shape."""
+        return FUNCTIONS["expand_dims"](self, axis)
+
+    def view(self, dtype: Any) -> Tile:
+        """The same bits in another format."""
+        return Tile(self.window.view(as_dtype(dtype)))
+
+    def astype(self, dtype: Any) -> Tile:
+        """A copy in another format."""
+        return FUNCTIONS["copy"](self, dtype=dtype)
+
+    def assert_shape(self, shape: Sequence[int]) -> Tile:
+        """The tile itself; KernelError if it has another shape."""
+        if tuple(shape) != self.shape:
+            raise KernelError(f"a tile has shape {self.shape}; it should be {tuple(shape)}")
+        return self
+
+    # -- Operators -----------------------------------------------------------------------------------------
+
+    def _operate(self, name: str, other: Any, *, swapped: bool = False) -> Tile:
+        if not isinstance(other, (Tile, *SCALARS)):
+            return NotImplemented  # type: ignore[no-any-return]
+        x, y = (other, self) if swapped else (self, other)
+        return FUNCTIONS["binary"](name, x, y)
+
+    def _operate_here(self, name: str, other: Any) -> Tile:
+        """``self <op>= other``: in this tile."""
+        if name == "add" and isinstance(other, Pending) and other.fold_into(self):
+            return self
+        assign(self, self._operate(name, other))
+        return self
+
+    def __neg__(self) -> Tile:
+        return FUNCTIONS["negative"](self)
+
+    def __invert__(self) -> Tile:
+        return FUNCTIONS["invert"](self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class MaskedTile:
+    """``tile[condition]``: an operand of a matrix product, of which only a part counts."""
+
+    tile: Tile
+    mask: Mask
+
+
+_OPERATORS = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "pow": "power",
+    "mod": "mod",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "left_shift",
+    "rshift": "right_shift",
+}
+_COMPARISONS = {
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+}
+
+
+def _add_operators() -> None:
+    """Give tiles Python's operators."""
+    for special, name in (*_OPERATORS.items(), *_COMPARISONS.items()):
+        setattr(Tile, f"__{special}__", lambda self, other, name=name: self._operate(name, other))
+    for special, name in _OPERATORS.items():
+        setattr(Tile, f"__r{special}__", lambda self, other, name=name: self._operate(name, other, swapped=True))
+        setattr(Tile, f"__i{special}__", lambda self, other, name=name: self._operate_here(name, other))
+
+
+_add_operators()
+
+Emit = Callable[..., object]
+"""Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
+
+
+class Pending(Tile):
+    """The result of an instruction that isn't issued yet: of this shape and format, in this memory.
+
+    ``emit(dst, *sources)`` issues it, once for each region of the mask. ``fold(dst, *sources)`` adds to dst instead.
+    ``bounds_of`` gives the bounds of the destination for those of the iteration, the shape that the mask is for.
+    ``converts``: the engine rounds its float32 once, to any format; a float32 result can be written in another one.
+    """
+
+    __slots__ = ("_converts", "_dtype", "_emit", "_fold", "_place", "_region", "_shape", "_sources", "_waits", "parts")
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: DType,
+        emit: Emit,
+        sources: Sequence[Any],
+        *,
+        buffer: MemoryRegion = MemoryRegion.sbuf,
+        mask: Mask | bool | None = None,
+        iteration: Sequence[int] | None = None,
+        bounds_of: Callable[[Bounds], Bounds] | None = None,
+        fold: Emit | None = None,
+        converts: bool = False,
+    ) -> None:
+        session = active_session("an instruction")
+        # Operands that wait are issued now, before this one.
+        self._sources = [Tile(one.target_of_read(), ()) if isinstance(one, Pending) else one for one in sources]
+        session.flush()
+        self._shape = on_chip_shape(shape)
+        self._dtype, self._region = dtype, buffer
+        self._emit, self._fold, self._converts = emit, fold, converts
+        self._waits = True
+        self._place: tuple[Source, int] = session.tracer.here()
+        found = regions(mask, self._shape if iteration is None else tuple(iteration))
+        self.parts = [(one, one if one is None or bounds_of is None else bounds_of(one)) for one in found]
+        self._beyond = ()
+        session.pending = self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def format(self) -> DType:
+        return self._dtype
+
+    @property
+    def buffer(self) -> MemoryRegion:
+        return self._region
+
+    @property
+    def window(self) -> NkiTensor:
+        return self.target_of_read()
+
+    @property
+    def target(self) -> NkiTensor:
+        return self.target_of_read()
+
+    def target_of_read(self) -> NkiTensor:
+        """The tile of its own, which the instruction fills now if it still waits."""
+        self.issue()
+        return self._view
+
+    def issue(self) -> None:
+        """Give the result a tile of its own, if the instruction still waits."""
+        if self._waits:
+            with active_session("an instruction").write_at(self._place):
+                self._view = self.allocate()
+            self._issue_into(Tile(self._view), self._emit)
+
+    def allocate(self) -> NkiTensor:
+        """The tile of its own."""
+        return active_session("an instruction").allocate(self._shape, self._dtype, self._region)
+
+    def issue_into(self, target: Tile) -> bool:
+        """Write to ``target`` in place of a tile of its own, if its number format allows it; True if it did."""
+        near = target.buffer is self.buffer or (self.buffer is MemoryRegion.sbuf and not self._loads)
+        same = target.format == self.format or (self._converts and self.format is float32)
+        dst = _in_shape(target, self._shape) if self._waits and same and target.on_chip and near else None
+        if dst is None:
+            return False
+        self._issue_into(dst, self._emit)
+        return True
+
+    def fold_into(self, target: Tile) -> bool:
+        """Add to ``target`` in PSUM, as matrix products can; True if it did."""
+        if not self._waits or self._fold is None or target.buffer is not MemoryRegion.psum:
+            return False
+        dst = _in_shape(target, self._shape)
+        if dst is not None:
+            self._issue_into(dst, self._fold, folds=True)
+        return dst is not None
+
+    @property
+    def _loads(self) -> bool:
+        """True if DMA fills the tile, which does not reach PSUM."""
+        return any(isinstance(one, Tile) and not one.on_chip for one in self._sources)
+
+    def _issue_into(self, target: Tile, emit: Emit, *, folds: bool = False) -> None:
+        session = active_session("an instruction")
+        self._waits = False
+        session.pending = None
+        iterated = self._iteration_rank()
+        with session.write_at(self._place):
+            whole = [part for part in self.parts if part == (None, None)]
+            if not folds or not session.is_zero(target.target):
+                session.forget_zeros(target.target) if whole else session.fill_zeros(target.target)
+            elif not whole or not session.covers_zeros(target.target):
+                session.fill_zeros(target.target)
+            else:
+                session.forget_zeros(target.target)
+            for source, bounds in self.parts:
+                dst = target if bounds is None else target.narrow(bounds)
+                emit(dst.target, *(narrow_operand(one, source, iterated) for one in self._sources))
+
+    def _iteration_rank(self) -> int:
+        return next((len(source) for source, _ in self.parts if source is not None), 0)
+
+
+def narrow_operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
+    """An operand of an instruction on a part of the elements: a window, an index expression, or what it is."""
+    if isinstance(value, Index):
+        return value if bounds is None else value.narrow(bounds)
+    if not isinstance(value, Tile):
+        return value
+    if bounds is None:
+        return value.window
+    if value.ndim == rank:
+        return value.narrow(bounds).window
+    return value.narrow(bounds[:1]).window  # a column, or a tile of another rank, has its partitions in common
+
+
+def _in_shape(target: Tile, shape: tuple[int, ...]) -> Tile | None:
+    """The target in the shape of the result; None if it has other sizes, or no view of that shape."""
+    if target.shape == shape:
+        return target
+    try:
+        return Tile(target.target.reshape(shape))
+    except KernelError:
+        return None
+
+
+def on_chip_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape with at least two dimensions: partitions, and elements of each."""
+    sizes = tuple(int(size) for size in shape)
+    return sizes if len(sizes) > 1 else (*(sizes or (1,)), 1)
+
+
+# -- Assignment --------------------------------------------------------------------------------------------
+
+
+def assign(target: Tile, value: Any) -> None:
+    """``target[...] = value``: the instruction that makes the value writes there, or the value is copied."""
+    session = active_session("an assignment")
+    if isinstance(value, Tile) and not isinstance(value, Pending) and _is_same(target, value):
+        return  # the end of ``t[...] += x``, which has written already
+    if not target.on_chip:
+        raise KernelError(
+            f"{target!r} is in HBM: assigning to it is no instruction",
+            hint="write nl.store(tensor[...], value) or nisa.dma_copy(dst=tensor[...], src=value)",
+        )
+    if isinstance(value, SCALARS):
+        session.flush()
+        _fill(target.window, value)
+        return
+    if not isinstance(value, Tile):
+        raise KernelError(f"a {type(value).__name__} is assigned to a tile; it must be a tile or a number")
+    if isinstance(value, Pending) and not value.parts:
+        return  # its mask is false everywhere
+    if prod(value.shape) != prod(target.shape) and value.free_size != 1:
+        _refuse_sizes(target, value)
+    if isinstance(value, Pending) and value.shape[0] == target.shape[0] and value.issue_into(target):
+        return
+    if not value.on_chip:
+        raise KernelError(f"{value!r} is in HBM: bring it in with nl.load", hint="t[...] = nl.load(tensor[...])")
+    session.flush()
+    source, goal = value.window, target.window
+    if value.free_size != target.free_size:
+        source = repeat(source, goal.shape)
+    if source.shape[0] != goal.shape[0]:
+        _refuse_sizes(target, value)
+    isa.tensor_copy(goal, source)
+
+
+def _fill(view: NkiTensor, value: Any) -> None:
+    """memset; where no engine can start, of a tile that a DMA then copies to the view."""
+    if start_problem("dst", view) is None:
+        isa.memset(view, value)
+        return
+    made = active_session("an assignment").allocate(view.shape, view.dtype, MemoryRegion.sbuf)
+    isa.memset(made, value)
+    isa.dma_copy(view, made)
+
+
+def _refuse_sizes(target: Tile, value: Tile) -> NoReturn:
+    raise KernelError(f"a tile of shape {value.shape} is assigned to one of shape {target.shape}; sizes must agree")
+
+
+def _is_same(one: Tile, other: Tile) -> bool:
+    a, b = one._view, other._view
+    return (a.storage is b.storage, a.shape, a.strides, a.offset, a.cast) == (
+        True,
+        b.shape,
+        b.strides,
+        b.offset,
+        b.cast,
+    )
