@@ -13,7 +13,6 @@ from trnrt.commands.options import Reporting
 from trnrt.commands.profile import Files, compare, numbered_path, page_text, prepare, warn
 from trnrt.commands.records import Tracing, Views
 from trnrt.errors import OptionError
-from trnrt.report.against import Difference, Run, difference_parts, pair_runs, run_of, runs_of_document
 from trnrt.report.comparing import Baseline, call_name, read_baseline
 from trnrt.report.console import complain, note, render, say
 from trnrt.report.documents import Document, as_text, nki_profile_document
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from trnrt.nki.machine.program import Program
     from trnrt.nki.profiling import Profile
     from trnrt.nki.sim.subset_source import Finding
+    from trnrt.report.against import Difference, Run
 
 
 def profile_script(
@@ -47,6 +47,8 @@ def profile_script(
     if named or reporting.as_json:
         page = page_text(named, comparisons, baseline)
         if differences:
+            from trnrt.report.against import difference_parts
+
             page += render(["", *difference_parts(differences)])
         say(as_text(document) if reporting.as_json else page)
     warn([predicted for _, predicted in profiles])
@@ -61,6 +63,8 @@ def _compare_runs(
     """Each call's difference from the other run, which is added to ``document``; none without ``--against``."""
     if against is None or not named:
         return []
+    from trnrt.report.against import pair_runs, run_of
+
     before = _other_runs(against, tracing, [profile for _, profile in named])
     after = [run_of(name, str(script), call) for (name, _), call in zip(named, document["calls"], strict=True)]
     found = pair_runs(before, after)
@@ -76,6 +80,8 @@ def _compare_runs(
 
 def _other_runs(against: Path, tracing: Tracing, profiles: Sequence[Profile]) -> list[Run]:
     """The runs of ``--against``: a script's, those of reports (numbered, for several calls), or a document's."""
+    from trnrt.report.against import runs_of_document
+
     if against.suffix == ".json":
         return runs_of_document(str(against), read_baseline(against, 0.0, "calls").document)
     from trnrt.report.page.reading import run_of_page, run_of_profile

@@ -5,7 +5,7 @@ const cores = report.cores.map((raw) => new Core(raw));
 const coresBefore = (report.against?.cores ?? []).map((raw) => new Core(raw, true));
 const timeline = new Timeline(at("timeline"));
 const source = new Source(at("files"), at("source"), clickLine);
-const state = {core: 0, mode: "step", hovered: OTHER, pinned: OTHER, before: OTHER, alone: null, line: null, tile: null, whole: false, memory: "bytes", keys: []};
+const state = {core: 0, mode: "step", hovered: OTHER, pinned: OTHER, before: OTHER, alone: null, line: null, mask: null, tile: null, whole: false, memory: "bytes", keys: []};
 let memories = [];
 let frame = 0;
 
@@ -36,7 +36,7 @@ function drawNow() {
     selected: selected(),
     pinned: state.pinned !== OTHER && selected() === state.pinned,
     paint: (span) => paint(keyOf(span)),
-    faded: (span) => isFaded(keyOf(span)) || (state.line !== null && !isOfLine(core(), span, state.line)),
+    faded: (span) => isFaded(keyOf(span)) || (state.mask !== null && !state.mask[core().instruction(span)]),
     before: {
       paint: (span) => paint(keyOf(span, coreBefore())),
       faded: (span) => isFaded(keyOf(span, coreBefore())) || (state.line !== null && span !== state.before),
@@ -74,17 +74,18 @@ function clickLine(place) { chooseLine(samePlace(state.line, place) && state.pin
 
 // Let a line's instructions stand out; null lets all of them again.
 function chooseLine(place) {
-  Object.assign(state, {line: place, pinned: OTHER, hovered: OTHER});
+  Object.assign(state, {line: place, mask: place && linesMask(core(), place), pinned: OTHER, hovered: OTHER, before: OTHER});
   source.press(place);
-  if (place !== null && !spansInView().some((span) => isOfLine(core(), span, place))) show(0, view.whole);
+  if (place !== null && !isLineInView()) show(0, view.whole);
   showPanel();
   redraw();
 }
 
-function spansInView() {
-  const found = [];
-  for (let span = 0; span < core().issues; span++) if (core().end[span] > view.from && core().start[span] < view.to) found.push(span);
-  return found;
+function isLineInView() {
+  for (let span = 0; span < core().issues; span++) {
+    if (state.mask[core().instruction(span)] && core().end[span] > view.from && core().start[span] < view.to) return true;
+  }
+  return false;
 }
 
 // Pin a span, and pan where it is out of sight.
@@ -99,6 +100,7 @@ function goTo(span) {
 
 function setCore(number) {
   Object.assign(state, {core: number, hovered: OTHER, pinned: OTHER, before: OTHER, tile: null, alone: null});
+  state.mask = state.line && linesMask(core(), state.line);
   const whole = Math.max(core().duration, coreBefore()?.duration ?? 0);
   Object.assign(view, {from: 0, to: whole, whole, cursor: null});
   timeline.setCore(core(), coreBefore());

@@ -28,8 +28,12 @@ function entryPlace(core, span) {
   return report.entry === OTHER || line === 0 ? null : {file: report.entry, line};
 }
 
-function isOfLine(core, span, place) {
-  return samePlace(ownPlace(core, span), place) || samePlace(entryPlace(core, span), place);
+// For each instruction of a core 1 if it is of a line: issued there, or by a helper that the line calls.
+function linesMask(core, place) {
+  const {source, line} = core.instructions;
+  const own = new Set(report.places.filter(([, file, at]) => samePlace({file, line: at}, place)).map(([text]) => text));
+  const called = place.file === report.entry ? place.line : OTHER;
+  return Uint8Array.from(source, (text, k) => (own.has(text) || line[k] === called ? 1 : 0));
 }
 
 function pathBar(use) {
@@ -180,7 +184,8 @@ function showLine(panel, core, place, select) {
   field(list, "On the path", "path", `${timeText(use.path)}${use.share ? `, ${shareText(use.share)} of it` : ""}`);
   field(list, "On engines", "busy", ...Object.entries(use.busy).map(([name, time]) => element("div", {}, `${name} ${timeText(time)}`)));
   field(list, "Instructions", "instructions", use.instructions.toLocaleString("en-US"));
-  const spans = Array.from({length: core.issues}, (_, span) => span).filter((span) => isOfLine(core, span, place));
+  const mask = linesMask(core, place);
+  const spans = Array.from({length: core.issues}, (_, span) => span).filter((span) => mask[core.instruction(span)]);
   if (spans.length > 0) {
     const longest = spans.reduce((most, span) => (core.end[span] - core.start[span] > core.end[most] - core.start[most] ? span : most));
     const links = [["first", spans[0]], ["longest", longest], ["last", spans.at(-1)]].map(([name, span]) =>
