@@ -57,6 +57,25 @@ def test_engines_are_busy_as_long_as_their_lines() -> None:
     assert abs(adding.busy_us["vector"] - found.engines["vector"]["busy_us"]) < 1e-9
 
 
+def test_a_device_loop_holds_the_path_but_no_engine() -> None:
+    def looped(x: nl.NkiTensor) -> nl.NkiTensor:
+        x_sb = tile(128, 512)
+        nisa.dma_copy(dst=x_sb, src=x)
+
+        def double(k: Any) -> None:
+            nisa.tensor_tensor(dst=x_sb, data1=x_sb, data2=x_sb, op=nl.add)
+
+        nl.fori_loop(0, 4, double)
+        return tile(1, 1, buffer=nl.shared_hbm)
+
+    found = profiling.profile_programs([trace(nki.jit(looped), Spec((128, 512), "float32"))])
+    barriers = {part.part: part.time_us for part in found.breakdown.parts}["loop barriers"]
+    (loop,) = [use for use in found.lines if not use.busy_us]
+    assert (loop.instructions, loop.path_us >= barriers > 0) == (0, True)
+    (adding,) = [use for use in found.lines if "vector" in use.busy_us]
+    assert adding.instructions == 4
+
+
 @given(actions=ACTIONS)
 @settings(max_examples=20, deadline=None)
 def test_no_time_of_the_path_is_lost(actions: list[Any]) -> None:

@@ -75,9 +75,9 @@ def line_uses(timeline: Timeline, segments: Iterable[Segment]) -> tuple[LineUse,
     tallies: dict[Line, _Tally] = {}
     owners = [_tallies(program, instruction, tallies) for instruction in program.instructions]
     instructions = timeline.instruction
-    for issue in instructions:
-        issued = not is_loop_barrier(program.instructions[issue])
-        for tally in owners[issue]:
+    for number in instructions:
+        issued = not is_loop_barrier(program.instructions[number])
+        for tally in owners[number]:
             tally.instructions += issued
     for issue, engine, begin, end in _runs(timeline):
         for tally in owners[instructions[issue]]:
@@ -100,11 +100,13 @@ def _tallies(program: Program, instruction: Instruction, known: dict[Line, _Tall
 
 
 def _runs(timeline: Timeline) -> Iterator[tuple[int, str, int, int]]:
-    """(issue, engine, begin, end) of all that runs on engines, in the order of their starts."""
+    """(issue, engine, begin, end) of all that runs on engines, in the order of their starts: no barriers of loops."""
     start, end, lane, lanes = timeline.start, timeline.end, timeline.lane, timeline.lanes
     engines = [name if name in ENGINES else DMA for name in lanes]
+    waits = {k for k, instruction in enumerate(timeline.program.instructions) if is_loop_barrier(instruction)}
     for issue in sorted(range(len(start)), key=start.__getitem__):
-        yield issue, engines[lane[issue]], start[issue], end[issue]
+        if timeline.instruction[issue] not in waits:
+            yield issue, engines[lane[issue]], start[issue], end[issue]
 
 
 def _use(line: Line, tally: _Tally, total: int) -> LineUse:

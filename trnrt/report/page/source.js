@@ -116,11 +116,12 @@ class Source {
       return element("tr", {}, element("td", {class: "at"}, String(place.line)), element("td", {class: "path"}), element("td", {class: "busy"}), ...changeCell(), code);
     }
     const share = shareText(use.share);
-    const said = `${placeText(place)}: ${share || "nothing"} of the critical path, ${timeText(busyTotal(use))} on engines`;
+    const busy = busyTotal(use);
+    const said = `${placeText(place)}: ${share || "nothing"} of the critical path, ${timeText(busy)} on engines`;
     const button = element("button", {type: "button", "aria-pressed": "false", "aria-label": said}, String(place.line));
     const row = element(
       "tr", {class: "used", title: said, onclick: () => this.choose(place)}, element("td", {class: "at"}, button),
-      element("td", {class: "path"}, pathBar(use), element("span", {}, share)), element("td", {class: "busy"}, roundedTime(busyTotal(use))), ...changeCell(use), code,
+      element("td", {class: "path"}, pathBar(use), element("span", {}, share)), element("td", {class: "busy"}, busy ? roundedTime(busy) : ""), ...changeCell(use), code,
     );
     row.dataset.line = place.line;
     this.rows.set(place.line, row);
