@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,14 @@ from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
 from trnrt.errors import OptionError
-from trnrt.report.console import working
+from trnrt.report.console import counting, working
 from trnrt.report.files import check_writable, write_text
 
 FitFlag = Annotated[bool, typer.Option("--fit", help="Fit the free parameters, and leave each time out.")]
+LaddersFlag = Annotated[
+    bool,
+    typer.Option("--ladders", help="Rank the steps of each ladder by a fit without it, and keep that; takes minutes."),
+]
 ProfilesFlag = Annotated[
     list[Path] | None,
     typer.Option(
@@ -46,6 +51,7 @@ PictureFlag = Annotated[
 
 def compare_times(
     fit: FitFlag = False,
+    ladders: LaddersFlag = False,
     trace: ProfilesFlag = None,
     kernel: KernelFlag = None,
     trace_out: PictureFlag = None,
@@ -54,19 +60,22 @@ def compare_times(
 ) -> None:
     """Compare the timing model's predictions with published times; exit 1 if they are too far off."""
     if trace:
-        if fit:
-            raise OptionError("--fit and --trace are different comparisons: give one of them")
+        if fit or ladders:
+            flag = "--fit" if fit else "--ladders"
+            raise OptionError(f"{flag} and --trace are different comparisons: give one of them")
         _compare_traces(Reporting(as_json, json_out), trace, kernel, trace_out)
         return
     if kernel is not None or trace_out is not None:
         raise OptionError("--kernel and --trace-out need a profile: name it with --trace")
-    _compare_published(Reporting(as_json, json_out), fit=fit)
+    _compare_published(Reporting(as_json, json_out), fit=fit, refit_ladders=ladders)
 
 
-def _compare_published(reporting: Reporting, *, fit: bool) -> None:
-    """Compare published kernels and instructions; exit 1 unless within the bars, also with authors left out."""
+def _compare_published(reporting: Reporting, *, fit: bool, refit_ladders: bool) -> None:
+    """Compare published kernels and instructions; exit 1 unless within the bars, also with authors or ladders left
+    out."""
     from benchmarks.timing.calibration import Calibration, shortening_error
     from benchmarks.timing.instructions import compare_instructions
+    from benchmarks.timing.ladders import LADDERS, keep_rankings, rank_ladders, read_rankings
     from benchmarks.timing.report import timing_document, timing_parts
     from benchmarks.timing.table import compare
     from trnrt.calibration.fit import Model
@@ -74,10 +83,14 @@ def _compare_published(reporting: Reporting, *, fit: bool) -> None:
 
     with working("timing the published kernels"):
         rows, instructions = tuple(compare(short=True)), tuple(compare_instructions())
-    found = Calibration(rows, instructions)
+    model = Model()
+    if refit_ladders:
+        with counting("fitting without each ladder", len(LADDERS), unit="ladders") as advance:
+            keep_rankings(rank_ladders(model, LADDERS, advance))
+    found = Calibration(rows, instructions, ladders=read_rankings())
     if fit:
         with working("fitting the free parameters, with and without each author"):
-            found = Calibration(rows, instructions, fit_model(Model()), shortening_error())
+            found = replace(found, fit=fit_model(model), shortening_error=shortening_error())
     show(reporting, timing_document(found), lambda: timing_parts(found))
     fail_unless(found.passed)
 

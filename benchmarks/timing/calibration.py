@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.timing.instructions import InstructionRow
+from benchmarks.timing.ladders import Ranking
 from benchmarks.timing.table import BARS, LEFT_OUT_BARS, summary
 from trnrt.calibration.cases import Case, Row, predicted_us
 from trnrt.calibration.fit import Fit
@@ -20,11 +21,13 @@ class Calibration:
     instructions: tuple[InstructionRow, ...]
     fit: Fit | None = None
     shortening_error: float = 0.0  # of the kernels in the fit
+    ladders: tuple[Ranking, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """True if the whole kernels are within the bars; with a fit, also when their authors are left out of it."""
-        if not summary(self.rows).passed(BARS):
+        """True if the whole kernels are within the bars and the ladders in their order; with a fit, also when their
+        authors are left out of it."""
+        if not summary(self.rows).passed(BARS) or not all(ladder.meets_bar for ladder in self.ladders):
             return False
         return self.fit is None or summary(self.fit.left_out).passed(LEFT_OUT_BARS)
 

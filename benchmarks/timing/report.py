@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from benchmarks.timing.ladders import BAR, TIE
 from benchmarks.timing.table import BARS, LEFT_OUT_BARS, Bars, summary
 from benchmarks.verdicts import target_notes
 from trnrt.nki.machine.timing import WIDEST
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks.timing.calibration import Calibration
     from benchmarks.timing.instructions import InstructionRow
+    from benchmarks.timing.ladders import Ranking
     from trnrt.calibration.cases import Row
     from trnrt.calibration.fit import Fitted
 
@@ -31,6 +33,7 @@ def timing_document(found: Calibration) -> Document:
         "benchmark": "timing",
         **_timing_rows(found.rows),
         "passed": found.passed,
+        "ladders": [ladder.document for ladder in found.ladders],
         "instructions": [asdict(row) | {"error": row.error} for row in found.instructions],
         "fit": fit
         and {
@@ -83,6 +86,8 @@ def timing_parts(found: Calibration) -> list[RenderableType]:
     """The whole output for a terminal, from top to bottom."""
     parts: list[RenderableType] = [timing_table(found.rows), _verdict(found.rows)]
     parts += [instructions_table(found.instructions)]
+    if found.ladders:
+        parts += ["", "Each ladder left out of the fit:", ladders_table(found.ladders), _ladders_verdict(found.ladders)]
     if found.fit is not None:
         parts += ["", fitted_table(found.fit.values), "", "With the fitted values:", timing_table(found.fit.rows)]
         parts += [_verdict(found.fit.rows), "Each author left out of the fit:", timing_table(found.fit.left_out)]
@@ -118,6 +123,33 @@ def instructions_table(rows: Iterable[InstructionRow]) -> Table:
         for row in rows
     ]
     return plain_table(("instruction", "target", "measured ns", "model ns", "error"), lines, right=(2, 3, 4))
+
+
+LADDER_COLUMNS = ("ladder", "steps", "Spearman, left out", "in the fit", "pairs in order", "at least 0.9")
+
+
+def ladders_table(ladders: Iterable[Ranking]) -> Table:
+    """A line for each ladder: how well the model orders its steps, without it in the fit and with the data files."""
+    lines = [
+        (
+            ladder.ladder,
+            str(len(ladder.steps)),
+            f"{ladder.spearman:.2f}",
+            f"{ladder.shipped_spearman:.2f}",
+            "{} of {}".format(*ladder.pairs),
+            "pass" if ladder.meets_bar else "MISS",
+        )
+        for ladder in ladders
+    ]
+    return plain_table(LADDER_COLUMNS, lines, right=(1, 2, 3, 4))
+
+
+def _ladders_verdict(ladders: Sequence[Ranking]) -> str:
+    passed = sum(ladder.meets_bar for ladder in ladders)
+    verdict = "pass" if passed == len(ladders) else "MISS"
+    return (
+        f"{passed} of {len(ladders)} ladders at {BAR:g} or more, steps closer than {TIE * 100:g} % as ties: {verdict}"
+    )
 
 
 def fitted_table(values: Iterable[Fitted]) -> Table:

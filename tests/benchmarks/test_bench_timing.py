@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.timing import instructions, table
+from benchmarks.timing import instructions, ladders, table
 from benchmarks.timing.__main__ import app
 from benchmarks.timing.calibration import Calibration, shortening_error
 from benchmarks.timing.instructions import MEASURES, InstructionRow
+from benchmarks.timing.ladders import Ranking
 from benchmarks.timing.table import BARS, LEFT_OUT_BARS, Summary, summary
 from trnrt.calibration import cases, fit
 from trnrt.calibration.cases import Case, Row, figure_us, measurements, predicted_us, published_facts
@@ -325,6 +326,10 @@ def test_the_page_shows_the_table() -> None:
 PACKET = Parameter(("trn1",), "dma.packet_ns", 4, 100, prior=8)
 
 
+GOOD_LADDER = Ranking("a ladder", ("a", "b"), (1.0, 2.0), (1.0, 3.0), (1.0, 4.0), {})
+BAD_LADDER = replace(GOOD_LADDER, predicted_us=(3.0, 1.0))
+
+
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     case = BY_ID["add-stream-2000"]
@@ -335,6 +340,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     order = Fitted(Choice(("trn1", "trn2"), "order", ("program", "free")), "program", "free")
     fitted = Fit((Fitted(PACKET, 8.0, 43.21), order), (a_row(0.02),), (a_row(0.3),))
+    monkeypatch.setattr(ladders, "read_rankings", lambda: (GOOD_LADDER,))
     monkeypatch.setattr(fit, "fit", lambda model: fitted)
     monkeypatch.setattr("benchmarks.timing.calibration.shortening_error", lambda: 0.0012)
 
@@ -376,6 +382,25 @@ def test_the_document() -> None:
     assert (document["benchmark"], document["passed"], document["fit"]) == ("timing", True, None)
     assert (document["median_error"], document["worst_error"]) == (pytest.approx(0.04), pytest.approx(0.04))
     assert [row["id"] for row in document["instructions"]] == ["copy"]
+    (ladder,) = document["ladders"]
+    assert (ladder["ladder"], ladder["spearman"], ladder["passed"]) == ("a ladder", 1, True)
+    assert (ladder["pairs_in_order"], ladder["pairs"]) == (1, 1)
+
+
+@pytest.mark.usefixtures("told")
+def test_a_ladder_in_the_wrong_order_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladders, "read_rankings", lambda: (GOOD_LADDER, BAD_LADDER))
+    result = run()
+    assert result.exit_code == 1 and "1 of 2 ladders at 0.9 or more" in result.stdout
+
+
+@pytest.mark.usefixtures("told")
+def test_ladders_are_fitted_and_kept_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(ladders, "rank_ladders", lambda model, which, advance: (GOOD_LADDER,))
+    monkeypatch.setattr(ladders, "keep_rankings", kept.append)
+    assert run("--ladders").exit_code == 0 and kept == [(GOOD_LADDER,)]
+    assert run("--ladders", "--trace", "x.json").exit_code == 2
 
 
 @pytest.mark.usefixtures("told")

@@ -242,3 +242,6 @@ def test_compute_scatters_rows(skips: bool) -> None:
         if place < 20:
             expected[place] += y[row]
     same(run(kernel, x, y, index), expected)
+    index[3] = 3
+    with pytest.raises(KernelError, match=r"row 3 of .* is selected 2 times by one instruction that adds to it"):
+        run(kernel, x, y, index)

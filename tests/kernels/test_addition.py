@@ -93,7 +93,7 @@ def test_direct_addresses_take_whole_tiles() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_tiles_that_share_bytes_are_refused(target: str) -> None:
     a = drawn((2 * DIRECT,), 0)
-    with pytest.raises(KernelError, match="two live tiles share SBUF bytes 1024 to 2048 of a partition") as refused:
+    with pytest.raises(KernelError, match="three live tiles share SBUF bytes 1024 to 2048 of a partition") as refused:
         simulate(body(add_colliding), target)(a, a)
     assert "writing one destroys the other" in str(refused.value)
 

@@ -10,7 +10,7 @@ The larger it is, the less a further error counts, so that unexplained kernels d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -182,14 +182,14 @@ class Model:
         """The case's line of a table at a point, with its range."""
         return row(case, self.range(case, self.timing(case.target, point)))
 
-    def loss(self, point: Point, without: str | None = None) -> float:
-        """The total error of all cases except one author's."""
-        kept = [(case, self.predicted_us(case, point)) for case in self.cases if case.author != without]
+    def loss(self, point: Point, without: Collection[str] = ()) -> float:
+        """The total error of all cases except those with the ids ``without``."""
+        kept = [(case, self.predicted_us(case, point)) for case in self.cases if case.id not in without]
         errors = [math.log(found / case.nearest_us(found)) for case, found in kept]
         return sum(math.log1p((error / USUAL) ** 2) for error in errors)
 
-    def best(self, without: str | None = None) -> Point:
-        """The point with the smallest total error of all cases except one author's."""
+    def best(self, without: Collection[str] = ()) -> Point:
+        """The point with the smallest total error of all cases except those with the ids ``without``."""
         return search(self.parameters, lambda point: self.loss(point, without))
 
 
@@ -214,7 +214,8 @@ def fit(model: Model) -> Fit:
     """Fit all cases, then all except one author's in turn; each from the priors."""
     best = model.best()
     rows = tuple(model.row(case, best) for case in model.cases)
-    without = {author: model.best(author) for author in sorted({case.author for case in model.cases})}
+    cases_of = {author: [c.id for c in model.cases if c.author == author] for author in {c.author for c in model.cases}}
+    without = {author: model.best(ids) for author, ids in sorted(cases_of.items())}
     left_out = tuple(model.row(case, without[case.author]) for case in model.cases)
 
     def values(point: Point) -> tuple[Fitted, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from trnrt.commands.kernel_records import Numbers, SecondCalls, SecondScript, Tuning
 from trnrt.commands.options import (
     AgainstFlag,
     NkiFlag,
@@ -15,7 +16,7 @@ from trnrt.commands.options import (
     TimingFlag,
     check_timing_target,
 )
-from trnrt.commands.records import Tracing, Verb, Views, takes_records
+from trnrt.commands.records import Checking, Tracing, Verb, Views, takes_records
 
 cache_app = typer.Typer(help="List or clear the cache of compiled models.", no_args_is_help=True)
 nki_app = typer.Typer(help="Run, check or profile kernels on the simulated NeuronCore.", no_args_is_help=True)
@@ -65,11 +66,15 @@ def nki_run_command(
 
 @nki_app.command("check", cls=Verb, short_help="Find what is wrong with kernels, without data.")
 @takes_records
-def nki_check_command(script: ScriptFile, tracing: Tracing, reporting: Reporting) -> None:
+def nki_check_command(script: ScriptFile, tracing: Tracing, checking: Checking, reporting: Reporting) -> None:
     """Find what the language, the API or the hardware refuses; needs no data. Exit 0 if nothing is found, else 1."""
+    if checking.watch:
+        from trnrt.commands.watching import watch_script
+
+        raise typer.Exit(watch_script(script, tracing, checking, reporting))
     from trnrt.commands.nki import check_script
 
-    if not check_script(script, tracing, reporting):
+    if not check_script(script, tracing, checking, reporting):
         raise typer.Exit(1)
 
 
@@ -89,4 +94,46 @@ def nki_profile_command(
     check_timing_target(timing, tracing.target)
 
     if not profile_script(script, tracing, views, reporting, against):
+        raise typer.Exit(1)
+
+
+@nki_app.command("compare", cls=Verb, short_help="Compare two kernels: predicted times, and numbers.")
+@takes_records
+def nki_compare_command(
+    script: ScriptFile,
+    tracing: Tracing,
+    second: SecondCalls,
+    numbers: Numbers,
+    reporting: Reporting,
+    other: SecondScript = None,
+    timing: TimingFlag = None,
+) -> None:
+    """Compare two kernels, of two files or of one: predicted time and how sure the model is of the order, time by
+    engine and source line, instructions, HBM bytes and memory, and whether the numbers are equal on the same inputs.
+    Exit 1 if the numbers differ beyond the tolerance, or with --max-slower if the second kernel is too slow."""
+    from trnrt.commands.nki_compare import compare_scripts
+
+    check_timing_target(timing, tracing.target)
+    if not compare_scripts((script, other), tracing, second, numbers, reporting):
+        raise typer.Exit(1)
+
+
+@nki_app.command("tune", cls=Verb, short_help="Find a kernel's best arguments by predicted time.")
+@takes_records
+def nki_tune_command(
+    script: ScriptFile,
+    tuning: Tuning,
+    numbers: Numbers,
+    reporting: Reporting,
+    target: SimulatedTargetFlag = None,
+    nki: NkiFlag = None,
+    timing: TimingFlag = None,
+) -> None:
+    """Try values of a kernel's keyword arguments, on all CPU cores, and show the fastest by predicted time, how sure
+    the model is of the order, and whether its numbers are right. Candidates that break a rule or don't fit are listed.
+    Exit 1 if no candidate runs with the right numbers."""
+    from trnrt.commands.nki_tune import tune_script
+
+    check_timing_target(timing, target)
+    if not tune_script(script, tuning, numbers, reporting, target, nki):
         raise typer.Exit(1)

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trnrt import __version__
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Tracing
+from trnrt.commands.records import Checking, Tracing
 from trnrt.commands.results import deliver
 from trnrt.errors import KernelError, OptionError
 from trnrt.nki.level import Level, choose_level
 from trnrt.report.console import complain, note, render, write_error
-from trnrt.report.documents import check_document
+from trnrt.report.documents import as_text, check_document
+from trnrt.report.files import check_writable, write_text
+from trnrt.report.sarif import sarif_document
 from trnrt.text import count_text, name_text
 
 if TYPE_CHECKING:
@@ -56,13 +59,17 @@ def _run(script: Path) -> int:
     return 0
 
 
-def check_script(script: Path, tracing: Tracing, reporting: Reporting) -> bool:
+def check_script(script: Path, tracing: Tracing, checking: Checking, reporting: Reporting) -> bool:
     """Print the findings in a kernel file; return true if there are none."""
     from trnrt.nki.checking import check
 
+    if checking.sarif is not None:
+        check_writable(checking.sarif)
     report = check(
         script, tracing.calls or [], target=tracing.target, nki=tracing.nki, capacity=not tracing.no_capacity
     )
+    if checking.sarif is not None:
+        write_text(checking.sarif, as_text(sarif_document(report, version=__version__)))
     deliver(reporting, check_document(report), _text(report))
     note(*report.notes)
     return report.clean

@@ -251,6 +251,20 @@ class Tracing:
 
 
 @dataclass(frozen=True)
+class Checking:
+    """Where the findings of a check go, and whether it is repeated."""
+
+    sarif: Path | None = flag("Output", "--sarif", metavar="FILE", help="Also write the findings as SARIF 2.1.0.")
+    watch: bool = flag(
+        "Output",
+        "--watch",
+        default=False,
+        help="Check again whenever the script, or a file beside it that it imports, changes. Ctrl-C ends it, with the "
+        "exit code of the last check.",
+    )
+
+
+@dataclass(frozen=True)
 class Views:
     """The files that a profile is written to, and the one it is compared with."""
 

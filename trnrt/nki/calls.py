@@ -38,10 +38,13 @@ _EXAMPLE = "kernel(f32[128,512], bf16[128,512], 4, flag=True)"
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel's name, its number of cores (None: the kernel's own), and its arguments."""
+    """A kernel's name, its number of cores, and its arguments.
+
+    ``cores``: None for the kernel's own; the sizes of a launch grid for a kernel of the old namespace.
+    """
 
     kernel: str
-    cores: int | None
+    cores: int | tuple[int, ...] | None
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
@@ -66,12 +69,29 @@ def parse_call(text: str) -> Call:
         raise OptionError(f"can't read --call {text!r}: {error}", hint=f"for example {_EXAMPLE!r}") from None
 
 
+def parse_values(text: str) -> tuple[Any, ...]:
+    """Plain values, as ``128, 256`` or ``range(128, 513, 128)``: numbers, strings, True, False, None, dtypes, tuples.
+
+    Raises:
+        ValueError: if there is another value, with what it is. SyntaxError: if the text can't be read.
+    """
+    node = ast.parse(text.strip(), mode="eval").body
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range" and not node.keywords:
+        found: tuple[Any, ...] = tuple(range(*(_whole_number(argument) for argument in node.args)))
+    else:
+        found = tuple(_value(item) for item in (node.elts if isinstance(node, ast.Tuple) else [node]))
+    if any(isinstance(value, Spec) for value in found):
+        raise ValueError("a tensor is no plain value")
+    return found
+
+
 def describe(args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
     """Arguments as text that ``parse_call`` reads."""
-    return ", ".join([*map(_value_text, args), *(f"{name}={_value_text(value)}" for name, value in kwargs.items())])
+    return ", ".join([*map(value_text, args), *(f"{name}={value_text(value)}" for name, value in kwargs.items())])
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value as ``parse_call`` and ``parse_values`` read it."""
     if isinstance(value, np.generic):
         return repr(value.item())
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
@@ -82,17 +102,18 @@ def _value_text(value: Any) -> str:
             name = str(dtype)
         return f"{_LONG.get(name, name)}[{','.join(map(str, shape))}]"
     if isinstance(value, (tuple, list)):
-        return "(" + ", ".join(map(_value_text, value)) + ("," if len(value) == 1 else "") + ")"
+        return "(" + ", ".join(map(value_text, value)) + ("," if len(value) == 1 else "") + ")"
     if isinstance(value, DType):
         return _LONG[value.name]
     known = value is None or isinstance(value, (bool, int, float, str))
     return repr(value) if known else f"<{type(value).__name__}>"
 
 
-def _parse_launch(node: ast.expr) -> tuple[str, int | None]:
-    """The name and the cores of ``kernel`` or ``kernel[2]``."""
+def _parse_launch(node: ast.expr) -> tuple[str, int | tuple[int, ...] | None]:
+    """The name and the cores of ``kernel``, ``kernel[2]`` or ``kernel[4, 2]``."""
     if isinstance(node, ast.Subscript):
-        return _name(node.value), _size(node.slice)
+        sizes = node.slice
+        return _name(node.value), tuple(map(_size, sizes.elts)) if isinstance(sizes, ast.Tuple) else _size(sizes)
     return _name(node), None
 
 
@@ -124,6 +145,13 @@ def _size(node: ast.expr) -> int:
     if not isinstance(node, ast.Constant) or type(node.value) is not int:
         raise ValueError(f"{ast.unparse(node)} is not a size")
     return node.value
+
+
+def _whole_number(node: ast.expr) -> int:
+    value = _value(node)
+    if type(value) is not int:
+        raise ValueError(f"{ast.unparse(node)} is not a whole number")
+    return value
 
 
 def _dtype(node: ast.expr) -> DType:

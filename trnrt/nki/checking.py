@@ -24,7 +24,7 @@ import numpy as np
 
 from trnrt.nki import scripts
 from trnrt.nki.calls import Call, describe, parse_call
-from trnrt.nki.errors import KernelError, OptionError
+from trnrt.nki.errors import KernelError, KernelMemoryError, OptionError
 from trnrt.nki.level import Level, choose_level, default_level
 from trnrt.nki.machine.loops import add_counts, count_instructions
 from trnrt.nki.machine.memory import overflow_notes
@@ -249,7 +249,7 @@ class _Recorder:
 
 def _name(kernel: Simulated) -> str:
     """A kernel's name as ``parse_call`` reads it, with its cores if there are several."""
-    return kernel.function.__name__ if kernel.cores == 1 else f"{kernel.function.__name__}[{kernel.cores}]"
+    return f"{kernel.function.__name__}{kernel.kernel.brackets}"
 
 
 def _finding(error: KernelError, place: Source) -> Finding:
@@ -258,11 +258,12 @@ def _finding(error: KernelError, place: Source) -> Finding:
     rule = _RULE.search(text)
     message = text.split("\n  rule ")[0].split("\n  at ")[0]
     instead = error.hint or (rule.group(2) if rule else "")
-    return Finding(place.file, place.line, 1, rule.group(1) if rule else "kernel", message, instead)
+    name = rule.group(1) if rule else "memory" if isinstance(error, KernelMemoryError) else "kernel"
+    return Finding(place.file, place.line, 1, name, message, instead)
 
 
 @contextmanager
-def _tolerate_zeros() -> Iterator[None]:
+def tolerate_zeros() -> Iterator[None]:
     """Let a script run whose kernels return zeros: numpy's comparisons succeed, so that it reaches its next kernel.
 
     It prints to stderr, since stdout is for the report.
@@ -288,15 +289,15 @@ def _answer(answer: bool | None, *args: Any, **kwargs: Any) -> bool | None:
 
 def _run_script(script: Path, recorder: _Recorder) -> None:
     report = recorder.report
-    with intercept_calls(recorder), _tolerate_zeros():
-        stopped = _ending_error(lambda: scripts.run_main(script))
+    with intercept_calls(recorder), tolerate_zeros():
+        stopped = ending_error(lambda: scripts.run_main(script))
     if stopped is not None:
         _report_stop(stopped, recorder)
     if not report.calls:
         report.notes.append("the script called no kernel; --call traces one")
 
 
-def _ending_error(run: Callable[[], None]) -> BaseException | None:
+def ending_error(run: Callable[[], None]) -> BaseException | None:
     """The error that ended a run of the user's code, or None."""
     try:
         run()
@@ -328,8 +329,8 @@ def _trace_asked(script: Path, asked: Sequence[Call], recorder: _Recorder) -> No
     """Import the script's module without running its kernels, and trace the given calls."""
     module = ModuleType(script.stem)
     unasked = _Recorder(Report(recorder.report.file, recorder.report.target, recorder.report.level), script)
-    with intercept_calls(unasked), _tolerate_zeros():
-        stopped = _ending_error(lambda: scripts.import_module(script, module))
+    with intercept_calls(unasked), tolerate_zeros():
+        stopped = ending_error(lambda: scripts.import_module(script, module))
     kernels = [_kernel(module, call, stopped, recorder) for call in asked]
     for kernel, call in zip(kernels, asked, strict=True):
         if kernel is not None:
@@ -337,14 +338,28 @@ def _trace_asked(script: Path, asked: Sequence[Call], recorder: _Recorder) -> No
                 recorder(kernel, call.args, dict(call.kwargs))
 
 
+def kernel_named(module: ModuleType, call: Call) -> Kernel | None:
+    """The kernel of a file that a call names, on its cores or grid; None if there is none of this name.
+
+    Raises:
+        OptionError: if there are no such cores.
+    """
+    value = getattr(module, call.kernel, None)
+    value = getattr(value, "kernel", value)  # with the options of `nki.benchmark`, in the old namespace
+    if not (isinstance(value, Kernel) or isfunction(value)):
+        return None
+    kernel = value if isinstance(value, Kernel) else Kernel(value)
+    try:
+        return kernel if call.cores is None else kernel[call.cores]  # type: ignore[index]
+    except KernelError as error:
+        raise OptionError(str(error)) from None
+
+
 def _kernel(module: ModuleType, call: Call, stopped: BaseException | None, recorder: _Recorder) -> Simulated | None:
     """The kernel that a call names; None, with a finding, if the module stopped before its definition."""
-    value, target = getattr(module, call.kernel, None), get_target(recorder.report.target)
-    if isinstance(value, Kernel) or isfunction(value):
-        try:
-            return Simulated(value, target, cores=call.cores)
-        except KernelError as error:
-            raise OptionError(str(error)) from None
+    value = kernel_named(module, call)
+    if value is not None:
+        return Simulated(value, get_target(recorder.report.target))
     if stopped is not None:
         _report_stop(stopped, recorder)
         return None

@@ -26,10 +26,12 @@ class OptionError(TrnrtError):
 class KernelError(TrnrtError, AssertionError):
     """A kernel breaks a rule of the hardware or of NKI; names instruction, operand, limit and source line.
 
-    It is an AssertionError, too: AWS's simulator raises that, and code for it catches that.
+    It is an AssertionError, too: AWS's simulator raises that, and code for it catches that. ``source``: the line that
+    it names, if that isn't the one that raised it.
     """
 
     exit_code = 1
+    source: object = None
 
 
 class KernelMemoryError(KernelError):

@@ -82,9 +82,10 @@ def install(nki: Level | str | None = None, *, legacy: bool = False) -> bool:
         wanted.remove("nki.compiler")
     contents = {name: _CONTENTS[name](level) for name in wanted}
     if legacy and not neuronxcc:
-        from trnrt.nki.legacy.namespaces import CONTENTS
+        from trnrt.nki.legacy.namespaces import CONTENTS, add_log_level
 
         contents |= {name: make() for name, make in CONTENTS.items()}
+        add_log_level()
     modules = [_Module(name, held) for name, held in contents.items()]
     _State.level, _State.legacy = level, legacy
     _State.chose = nki is not None
@@ -104,6 +105,10 @@ def uninstall() -> None:
         for name in [name for name, module in sys.modules.items() if isinstance(module, _Module)]:
             del sys.modules[name]
         sys.modules.update(_State.saved)
+        if _State.legacy:
+            from trnrt.nki.legacy.namespaces import remove_log_level
+
+            remove_log_level()
         _State.saved, _State.level, _State.legacy = None, None, False
         if _State.chose:
             set_default_level(None)

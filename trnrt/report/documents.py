@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trnrt.nki.checking import CheckedCall, Report
     from trnrt.nki.machine.timing import Cause
     from trnrt.nki.profiling import Profile
+    from trnrt.nki.sim.subset_source import Finding
     from trnrt.planner.parts.partition import Part, Partition
     from trnrt.planner.plan import NodeReport
     from trnrt.report.top import Choice, Top
@@ -173,17 +174,24 @@ def check_document(report: Report) -> Document:
         "file": report.file,
         "target": report.target,
         "nki": report.level.value,
-        "findings": [asdict(finding) for finding in report.findings],
-        "warnings": [asdict(warning) for warning in report.warnings],
+        "findings": [_finding_document(finding) for finding in report.findings],
+        "warnings": [_finding_document(warning) for warning in report.warnings],
         "calls": [asdict(call) for call in report.calls],
         "notes": report.notes,
     }
 
 
+def _finding_document(finding: Finding) -> Document:
+    """A finding with the stable code of its kind."""
+    from trnrt.nki.findings import code_of
+
+    return {"code": code_of(finding.rule)} | asdict(finding)
+
+
 def profile_document(model: str, profile: Profile, *, version: str) -> Document:
     """``profile``: the prediction for a model's kernel by this ``version`` of trnrt; ``--baseline`` reads it."""
     head = {"schema_version": SCHEMA_VERSION, "trnrt_version": version, "model": model}
-    return head | _prediction(profile) | {"parts": [], "comparison": None}
+    return head | prediction_document(profile) | {"parts": [], "comparison": None}
 
 
 def parts_profile_document(
@@ -197,7 +205,7 @@ def parts_profile_document(
     for part in partition.parts:
         document = part_document(part)
         if part.name in profiles:
-            document |= _prediction(profiles[part.name])
+            document |= prediction_document(profiles[part.name])
             steps += document["steps"]
         elif document["crossing_us"]:
             steps.append({"name": f"round trip of {part.name}", "time_us": document["crossing_us"]})
@@ -227,7 +235,7 @@ def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, P
         "target": report.target,
         "nki": report.level.value,
         "calls": [call_document(call.kernel, call.arguments, profile) for call, profile in profiles],
-        "failures": [asdict(failure) for failure in report.failures],
+        "failures": [_finding_document(failure) for failure in report.failures],
         "notes": report.notes,
         "comparison": None,
         "against": None,
@@ -237,10 +245,10 @@ def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, P
 def call_document(kernel: str, arguments: str, profile: Profile) -> Document:
     """A call's prediction; ``kernel`` includes the cores. ``lines`` have their ``code``, stripped."""
     lines = [asdict(use) | {"code": linecache.getline(use.file, use.line).strip()} for use in profile.lines]
-    return _prediction(profile) | {"kernel": kernel, "arguments": arguments, "lines": lines}
+    return prediction_document(profile) | {"kernel": kernel, "arguments": arguments, "lines": lines}
 
 
-def _prediction(profile: Profile) -> Document:
+def prediction_document(profile: Profile) -> Document:
     """A profile in microseconds, bytes, counts and shares of 1. Peaks are bytes per partition."""
     from trnrt.report.summary import summary_of
 

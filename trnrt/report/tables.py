@@ -269,11 +269,19 @@ def blockers_table(blockers: Iterable[Blocker]) -> Table:
 
 def findings_table(findings: Iterable[Finding]) -> Table:
     """A line for each refused place of a kernel file, with what to write instead."""
+    from trnrt.nki.findings import code_of
+
     rows = [
-        (f"{name_text(f.file)}:{f.line}:{f.column}", f.rule, escaped_lines(f.message), escaped_lines(f.instead))
+        (
+            f"{name_text(f.file)}:{f.line}:{f.column}",
+            code_of(f.rule),
+            f.rule,
+            escaped_lines(f.message),
+            escaped_lines(f.instead),
+        )
         for f in findings
     ]
-    return plain_table(("where", "rule", "what is wrong", "instead"), rows)
+    return plain_table(("where", "code", "rule", "what is wrong", "instead"), rows)
 
 
 _FITS = {True: Text("pass", "green"), False: Text("does not fit", "yellow")}

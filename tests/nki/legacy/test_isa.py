@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ from old_kernels import BFLOAT16, FORMATS, assert_close, nl, numbers, run, wide
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy import isa as nisa
+from trnrt.nki.legacy.launching import jit
 from trnrt.nki.machine.dtypes import Array
+from trnrt.nki.sim.kernel import trace
 
 FORMAT = pytest.mark.parametrize("dtype", FORMATS, ids=str)
 Function = Callable[..., Any]
@@ -77,6 +80,21 @@ def test_a_result_has_the_format_that_is_asked_for() -> None:
     got = run(lambda a: nisa.activation(np.exp, a, dtype=nl.bfloat16), x)
     assert got.dtype == BFLOAT16
     assert_close(got, np.exp(x).astype(BFLOAT16))
+
+
+def test_a_float32_result_is_rounded_once_by_its_own_instruction() -> None:
+    x = numbers(1, 32, 40)
+
+    def kernel(a: Any) -> Any:
+        out = nl.ndarray((32, 40), dtype=nl.bfloat16, buffer=nl.shared_hbm)
+        made = nl.ndarray((32, 40), dtype=nl.bfloat16)
+        made[...] = nisa.activation(np.exp, nl.load(a))
+        nl.store(out, made)
+        return out
+
+    assert_close(jit(kernel)(x), np.exp(x).astype(BFLOAT16))
+    names = [one.operation.name for one in trace(jit(kernel), x).instructions]
+    assert names == ["dma_copy", "activation", "dma_copy"]
 
 
 def test_a_mask_leaves_elements_unwritten() -> None:
@@ -294,6 +312,32 @@ def test_only_products_take_masked_operands() -> None:
 
 
 # -- What is no instruction of the simulator ---------------------------------------------------------------
+
+
+def test_an_error_names_the_line_of_its_instruction() -> None:
+    def function(a: Any) -> Any:
+        made = nisa.tensor_tensor(a, a, op=np.bitwise_and)
+        return nisa.tensor_copy(made)
+
+    line = inspect.getsourcelines(function)[1] + 1
+    with pytest.raises(KernelError, match=rf"bitvec-dtypes(?s:.*)test_isa\.py:{line} in function") as refused:
+        run(function, numbers(1, 4, 4))
+    assert "dst is the result" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "says"),
+    [
+        (lambda a: nisa.nc_matmul(a, a), (128, 200), "200 elements a partition.*128"),
+        (lambda a: nisa.nc_matmul(a[:, 0:8], a), (128, 600), "moving 600.*512"),
+        (lambda a: nisa.nc_matmul(a[0:32], a), (64, 8), "spans 32 partitions, moving 64"),
+        (lambda a: nisa.nc_transpose(a), (128, 300), "300 elements.*128 x 128"),
+        (lambda a: nisa.memset((200, 4), 0, np.float32), (4, 4), "the result of an instruction.*200 partitions"),
+    ],
+)
+def test_sizes_have_beta_1_s_limits(function: Function, shape: tuple[int, ...], says: str) -> None:
+    with pytest.raises(KernelError, match=says):
+        run(function, numbers(1, *shape))
 
 
 def test_a_custom_library_is_refused() -> None:

@@ -6,6 +6,9 @@ shared: they issue today's instructions, with the same rules, memory and timing.
 ``indexing``    nl.arange, nl.mgrid, masks
 ``session``     the state of a kernel while it is traced
 ``windows``     parts of tensors
+``slicing``     slices that a mask cuts off
+``splitting``   instructions on too many dimensions
+``annotating``  annotations, and tensors without data
 ``tiles``       tensors and tiles, results that wait for their destination
 ``allocating``  addresses chosen by the kernel
 ``blocks``      block dimensions

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from math import prod
 from typing import Any
 
@@ -16,6 +17,8 @@ from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.program import MemoryRegion
 
 PSUM_BANK_BYTES = 2048
+_STARTS = {32: (0, 32, 64, 96), 64: (0, 64), 128: (0,)}
+"""The legal first partitions of a tile, by the most partitions that it may have."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,22 @@ class Allocation:
     place: Callable[[tuple[int, ...], int, int], tuple[int, int]] | None = None
 
     def address(self, block: tuple[int, ...], partitions: int, size: int) -> tuple[int, int] | None:
-        """(partition, byte) of the tile of a block."""
-        return None if self.place is None else self.place(block, partitions, size)
+        """(partition, byte) of the tile of a block; KernelError if the guide's rules forbid it."""
+        if self.place is None:
+            return None
+        start, byte = self.place(block, partitions, size)
+        legal = next((starts for most, starts in _STARTS.items() if partitions <= most), (0,))
+        if start not in legal:
+            choices = " or ".join(map(str, legal))
+            raise KernelError(
+                f"block {block} starts at partition {start}; a tile of {partitions} partitions starts at {choices}"
+            )
+        if self.region is MemoryRegion.psum and size > PSUM_BANK_BYTES:
+            raise KernelError(
+                f"a tile in PSUM takes {size} bytes a partition; it must fit a bank of {PSUM_BANK_BYTES}",
+                hint="give it 512 float32 elements at most, and the rest to further blocks",
+            )
+        return start, byte
 
 
 class SbufAllocator:
@@ -38,7 +55,7 @@ class SbufAllocator:
         """Addresses by ``func(block, partitions, bytes)``, which returns (partition, byte)."""
 
         def place(block: tuple[int, ...], partitions: int, size: int) -> tuple[int, int]:
-            start, byte = _integers("ncc.sbuf.alloc", func(block, partitions, size), 2)
+            start, byte = _integers("ncc.sbuf.alloc", _place(func, block, partitions, size), 2)
             return start, byte
 
         return Allocation(MemoryRegion.sbuf, place)
@@ -71,7 +88,8 @@ class PsumAllocator:
         """Addresses by ``func(block, partitions, bytes)``, which returns (bank, partition, byte)."""
 
         def place(block: tuple[int, ...], partitions: int, size: int) -> tuple[int, int]:
-            bank, start, byte = _integers("ncc.psum.alloc", func(block, partitions, size), 3)
+            bank, start, byte = _integers("ncc.psum.alloc", _place(func, block, partitions, size), 3)
+            _require_bank_start("ncc.psum.alloc", start, byte)
             return start, bank * PSUM_BANK_BYTES + byte
 
         return Allocation(MemoryRegion.psum, place)
@@ -86,12 +104,13 @@ class PsumAllocator:
         num_par_tiles: Sequence[int] = (),
         num_free_tiles: Sequence[int] = (),
     ) -> Allocation:
-        """Blocks in turns over so many banks, partitions, and places within a bank, for each block dimension."""
+        """Blocks in turns over ``num_bank_tiles`` banks from ``base_bank`` on, for each block dimension."""
 
         def place(block: tuple[int, ...], partitions: int, size: int) -> tuple[int, int]:
             bank = base_bank + _turn("num_bank_tiles", block, num_bank_tiles)
             start = base_partition + _turn("num_par_tiles", block, num_par_tiles) * partitions
             byte = base_addr + _turn("num_free_tiles", block, num_free_tiles) * size
+            _require_bank_start("ncc.psum.mod_alloc", start, byte)
             return start, bank * PSUM_BANK_BYTES + byte
 
         return Allocation(MemoryRegion.psum, place)
@@ -101,9 +120,30 @@ class PsumAllocator:
         return Allocation(MemoryRegion.psum)
 
 
+def _require_bank_start(what: str, start: int, byte: int) -> None:
+    """A tile in PSUM starts at partition 0 and byte 0 of its bank: one tile a bank at a time."""
+    if start or byte:
+        raise KernelError(
+            f"{what}: a tile starts at partition {start}, byte {byte} of its bank; both must be 0",
+            hint="one tile has a bank at a time; spread blocks over banks with num_bank_tiles",
+        )
+
+
+def _place(func: Callable[..., Any], block: tuple[int, ...], partitions: int, size: int) -> Any:
+    """What the kernel's function answers. Its parameters have names that functools.partial may have to step over."""
+    given = {"idx": block, "pdim_size": partitions, "fdim_size": size}
+    try:
+        named = given.keys() <= signature(func).parameters.keys()
+    except (TypeError, ValueError):
+        named = False
+    return func(**given) if named else func(*given.values())
+
+
 def _turn(argument: str, block: tuple[int, ...], counts: Sequence[int]) -> int:
     """The number of a block's place: its indices, each modulo the count of its dimension, in row-major order."""
     counts = tuple(counts) or (1,) * len(block)
+    if not block:
+        return 0  # one tile has one place, however many there are
     if len(counts) != len(block):
         raise KernelError(f"mod_alloc: {argument}={counts} for {len(block)} block dimensions; it must have as many")
     return sum(i % n * prod(counts[dim + 1 :]) for dim, (i, n) in enumerate(zip(block, counts, strict=True)))
@@ -113,3 +153,20 @@ def _integers(what: str, value: Any, count: int) -> tuple[int, ...]:
     if not isinstance(value, (tuple, list)) or len(value) != count:
         raise KernelError(f"{what}: the function returned {value!r}; it must return {count} integers")
     return tuple(int(one) for one in value)
+
+
+_DIRECTIVES = "nki_allocation_directives"
+
+
+def direct(kernel: Any, directive: str) -> Any:
+    """Note for a kernel, or the function of one, how its sessions allocate; return it."""
+    function = kernel
+    while (inner := getattr(function, "kernel", getattr(function, "function", None))) is not None:
+        function = inner
+    setattr(function, _DIRECTIVES, {*directives(function), directive})
+    return kernel
+
+
+def directives(function: Callable[..., Any]) -> set[str]:
+    """How the sessions of a kernel's function allocate: names of fields of ``Session``."""
+    return getattr(function, _DIRECTIVES, set())

@@ -1,7 +1,7 @@
 """The files that harnesses look for: in the place of AWS's compiled kernel (NEFF) and trace (NTFF), text that says so.
 
-A stand-in holds JSON: what it is, the kernel, the target, and the predicted latency. Beside a trace lies trnrt's own
-timeline, which https://ui.perfetto.dev opens.
+A stand-in holds JSON: what it is, the kernel, the target, and the predicted latency. ``trnrt nki profile`` shows the
+timeline itself.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trnrt.nki.machine.targets import get_target
-from trnrt.nki.sim.kernel import Kernel, Simulated, default_target
+from trnrt.nki.machine.program import Program
 
 WHAT = {
     "neff": "a stand-in for a compiled kernel, written by trnrt's simulator: no device can run it",
@@ -20,14 +19,10 @@ WHAT = {
 }
 
 
-def write_artefacts(
-    kernel: Kernel, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
-) -> list[Path]:
+def write_artefacts(programs: Sequence[Program], options: Mapping[str, Any]) -> list[Path]:
     """Write the files that ``options`` name, in ``working_directory`` if it is given; return their paths."""
     folder = Path(options.get("working_directory") or ".")
-    target = get_target(default_target())
-    programs = Simulated(kernel, target).trace(*args, **kwargs)
-    document = describe_programs(kernel.name, target.name, programs)
+    document = describe_programs(programs)
     written = []
     for kind, key in (("neff", "save_neff_name"), ("ntff", "save_trace_name")):
         if options.get(key):
@@ -37,14 +32,14 @@ def write_artefacts(
     return written
 
 
-def describe_programs(kernel: str, target: str, programs: Sequence[Any]) -> dict[str, Any]:
+def describe_programs(programs: Sequence[Program]) -> dict[str, Any]:
     """The text of a stand-in about a kernel: its size, and the predicted latency in microseconds."""
     from trnrt.nki.machine.timing.prediction import predict_benchmark
 
-    found = predict_benchmark(programs)
+    found = predict_benchmark(list(programs))
     return {
-        "kernel": kernel,
-        "target": target,
+        "kernel": programs[0].kernel,
+        "target": programs[0].target.name,
         "instructions": sum(len(program.instructions) for program in programs),
         "predicted_us": found.us,
         "low_us": found.least_us,

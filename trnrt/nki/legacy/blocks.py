@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 from math import prod
 from operator import index
@@ -13,7 +16,7 @@ from trnrt.nki.legacy.allocating import Allocation, PsumAllocator, SbufAllocator
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.tiles import Tile, assign, on_chip_shape
 from trnrt.nki.machine.dtypes import DType
-from trnrt.nki.machine.program import MemoryRegion
+from trnrt.nki.machine.program import MemoryRegion, Source
 from trnrt.nki.sim.tensor import NkiTensor
 
 _ALLOCATORS = {SbufAllocator: MemoryRegion.sbuf, PsumAllocator: MemoryRegion.psum}
@@ -66,6 +69,10 @@ class Blocks:
         keys = list(key) if isinstance(key, tuple) else [key]
         if keys and keys[0] is Ellipsis and len(keys) == 1:
             return self
+        number = self._find(keys)
+        if number is not None:
+            inner = keys[len(self.blocks) :]
+            return self.tiles[number][tuple(inner)] if inner else self.tiles[number]
         rest = keys[len(self.blocks) :]
         ranges = [self._range(dim, one) for dim, one in enumerate(keys[: len(self.blocks)])]
         ranges += [range(size) for size in self.blocks[len(ranges) :]]
@@ -75,10 +82,25 @@ class Blocks:
             return Blocks(kept, [one[tuple(rest)].target if rest else one.target for one in tiles])
         return tiles[0][tuple(rest)] if rest else tiles[0]
 
+    def view(self, dtype: Any) -> Blocks:
+        """The same bits in another format."""
+        return Blocks(self.blocks, [one.view(dtype).target for one in self.tiles])
+
     def __setitem__(self, key: Any, value: Any) -> None:
         part = self[key]
         for one in part.tiles if isinstance(part, Blocks) else (part,):
             assign(one, value)
+
+    def _find(self, keys: list[Any]) -> int | None:
+        """The number of the block that integers name; None if they are others, or too few."""
+        number = 0
+        if len(keys) < len(self.blocks):
+            return None
+        for size, at in zip(self.blocks, keys, strict=False):
+            if not isinstance(at, int) or not 0 <= at < size:
+                return None
+            number = number * size + at
+        return number
 
     def _range(self, dim: int, key: Any) -> range:
         size = self.blocks[dim]
@@ -106,14 +128,27 @@ def allocate(shape: Any, dtype: DType, buffer: Any, name: str = "") -> Tile | Bl
     allocation = as_allocation(buffer)
     if allocation.region in (MemoryRegion.shared_hbm, MemoryRegion.private_hbm):
         return Tile(session.allocate(sizes, dtype, MemoryRegion.shared_hbm, name))
+    session.use_allocation(direct=allocation.place is not None)
+    name = name or _variable_name(*session.tracer.here())
     at = next((k for k, size in enumerate(sizes) if isinstance(size, PartitionDim)), 0)
     blocks, inner = tuple(index(size) for size in sizes[:at]), on_chip_shape(sizes[at:])
     bytes_each = prod(inner[1:]) * dtype.itemsize
-    tiles = [
-        session.allocate(inner, dtype, allocation.region, name, allocation.address(block, inner[0], bytes_each))
-        for block in product(*(range(size) for size in blocks))
-    ]
+    tiles = []
+    for block in product(*(range(size) for size in blocks)):
+        address = None if session.automatic else allocation.address(block, inner[0], bytes_each)
+        numbered = f"{name}[{', '.join(map(str, block))}]" if name and block else name
+        tiles.append(session.allocate(inner, dtype, allocation.region, numbered, address))
     return Blocks(blocks, tiles) if blocks else Tile(tiles[0])
+
+
+_ASSIGNED = re.compile(r"\s*(\w+)\s*(?::[^=]+)?=(?!=)")
+
+
+@cache
+def _variable_name(source: Source, line: int) -> str:
+    """The variable that the line of an allocation assigns to; "" if it is none."""
+    found = _ASSIGNED.match(linecache.getline(source.file, source.line))
+    return found[1] if found else ""
 
 
 def as_allocation(buffer: Any) -> Allocation:

@@ -1,22 +1,66 @@
-"""``neuronxcc.nki.compiler``: where tiles lie, and decorators that only AWS's compiler needs."""
+"""``neuronxcc.nki.compiler``: where tiles lie, and hints to AWS's compiler.
+
+``force_auto_alloc`` and ``enable_stack_allocator`` change what this simulator does. The others are taken and have no
+effect: instructions keep the order of the program until the timing model schedules them, and predicts a range.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
 
-from trnrt.nki.legacy.allocating import PsumAllocator, SbufAllocator
+from trnrt.nki.errors import KernelError
+from trnrt.nki.legacy.allocating import PsumAllocator, SbufAllocator, direct
 
-__all__ = ["enable_stack_allocator", "force_auto_alloc", "psum", "sbuf", "skip_middle_end_transformations"]
+__all__ = [
+    "allocation_scope",
+    "enable_stack_allocator",
+    "force_auto_alloc",
+    "multi_buffer",
+    "no_reorder",
+    "psum",
+    "sbuf",
+    "skip_middle_end_transformations",
+]
 
 sbuf = SbufAllocator()
 psum = PsumAllocator()
 
 
-def _keep(function: Any = None, **_: Any) -> Any:
-    """The function as it is; also as a decorator with arguments."""
-    return _keep if function is None else function
+def skip_middle_end_transformations(func: Any = None) -> Any:
+    """The kernel as it is: the simulator transforms nothing. Also as a decorator with parentheses."""
+    return skip_middle_end_transformations if func is None else func
 
 
-skip_middle_end_transformations = _keep
-enable_stack_allocator = _keep
-force_auto_alloc = _keep
+def enable_stack_allocator(func: Any = None, log_level: int = 50) -> Any:
+    """A kernel whose tiles may have given addresses or not, side by side; those without are placed automatically."""
+    return partial(enable_stack_allocator, log_level=log_level) if func is None else direct(func, "stacked")
+
+
+def force_auto_alloc(func: Any = None) -> Any:
+    """A kernel whose tiles are all placed automatically: the addresses that it gives are ignored."""
+    return force_auto_alloc if func is None else direct(func, "automatic")
+
+
+@dataclass(frozen=True)
+class Directive:
+    """A hint for a loop, as in ``nl.sequential_range(n, directives=nki.compiler.no_reorder())``."""
+
+    name: str
+    factor: int = 1
+
+
+def no_reorder() -> Directive:
+    """Keep the order of a loop's instructions."""
+    return Directive("no_reorder")
+
+
+def multi_buffer(factor: int = 2) -> Directive:
+    """Give a loop's tiles several places: the allocator does that where there is room."""
+    return Directive("multi_buffer", factor)
+
+
+def allocation_scope(*_: Any, **__: Any) -> NoReturn:
+    """Refuse: SDK 2.26 names it, and does not document it."""
+    raise KernelError("nki.compiler.allocation_scope: SDK 2.26 does not document what it does; leave it out")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import index
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -85,6 +85,11 @@ class Index:
         """The expression with new dimensions of size 1 (None), and parts of the others."""
         return from_values(self.values[key])
 
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise KernelError(
+            "an index expression can't be assigned to", hint="nisa.iota makes a tile of it, which can be assigned to"
+        )
+
     def __index__(self) -> int:
         if self.shape and max(self.shape) > 1:
             raise TypeError(f"an index expression of shape {self.shape} is not one integer")
@@ -156,8 +161,15 @@ class Index:
 
     def span(self) -> tuple[int, int]:
         """The least and the largest value."""
-        values = self.values
-        return int(values.min()), int(values.max())
+        if self.steps is None:
+            return int(self.values.min()), int(self.values.max())
+        least = most = self.base
+        for step, size in zip(self.steps, self.shape, strict=True):
+            if step > 0:
+                most += step * (size - 1)
+            else:
+                least += step * (size - 1)
+        return least, most
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +248,7 @@ def _one_of(ndim: int, at: int, line: Index) -> tuple[int, ...]:
     return (1,) * at + line.shape + (1,) * (ndim - at - 1)
 
 
-def regions(mask: Mask | bool | None, shape: Sequence[int]) -> list[Bounds | None]:
+def regions(mask: Any, shape: Sequence[int]) -> list[Bounds | None]:
     """The rectangles of ``shape`` where the mask holds; [None] if it holds everywhere, [] if nowhere.
 
     KernelError if the mask's shape doesn't fit, or it has more than 1,024 rectangles.
@@ -246,7 +258,11 @@ def regions(mask: Mask | bool | None, shape: Sequence[int]) -> list[Bounds | Non
     if isinstance(mask, (bool, np.bool_)):
         return []
     if not isinstance(mask, Mask):
-        raise KernelError(f"mask is a {type(mask).__name__}; it must be a condition on index expressions, or a bool")
+        kind = "tile, whose numbers only the device knows" if hasattr(mask, "window") else type(mask).__name__
+        raise KernelError(
+            f"mask is a {kind}; it must be a condition on index expressions, or a bool",
+            hint="nl.where chooses elements by a tile",
+        )
     try:
         values = np.broadcast_to(mask.values, tuple(shape))
     except ValueError:

@@ -56,8 +56,8 @@ _UNARY = (
 class _Function:
     """A function that instructions also take as ``op=``: ``nl.add(x, y)``, ``op=nl.add``."""
 
-    def __init__(self, name: str, call: _Any) -> None:
-        self.__name__, self._call = name, call
+    def __init__(self, name: str, call: _Any, says: str) -> None:
+        self.__name__, self._call, self.__doc__ = name, call, says
 
     def __call__(self, *args: _Any, **kwargs: _Any) -> _Any:
         return self._call(*args, **{key: value for key, value in kwargs.items() if key in ("dtype", "mask", "x", "y")})
@@ -67,8 +67,9 @@ class _Function:
 
 
 for _name in _BINARY.split():
-    globals()[_name] = _Function(_name, _partial(_elementwise.binary, _name))
+    _says = _elementwise.describe_binary(_name)
+    globals()[_name] = _Function(_name, _partial(_elementwise.binary, _name), _says)
 for _name in _UNARY.split():
-    globals()[_name] = _Function(_name, _partial(_elementwise.unary, _name))
+    globals()[_name] = _Function(_name, _partial(_elementwise.unary, _name), _elementwise.describe_unary(_name))
 for _name in ("invert", "logical_not", "negative"):
-    globals()[_name] = _Function(_name, getattr(_elementwise, _name))
+    globals()[_name] = _Function(_name, getattr(_elementwise, _name), getattr(_elementwise, _name).__doc__)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from operator import index
@@ -16,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from trnrt.nki.errors import KernelError
+from trnrt.nki.legacy.allocating import directives
 from trnrt.nki.legacy.blocks import Blocks
 from trnrt.nki.legacy.session import Session, activate, is_active
 from trnrt.nki.legacy.tiles import Tile
 from trnrt.nki.level import Level
+from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range
-from trnrt.nki.sim.kernel import Kernel, Simulated, default_target
+from trnrt.nki.sim.kernel import Kernel, Simulated, Spec, default_target
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer, is_tracing
 
@@ -77,6 +78,11 @@ class LegacyKernel(Kernel):
             raise KernelError(f"kernel {self.name}: a launch grid of {counts}; each size is at least 1")
         return LegacyKernel(self.function, counts)
 
+    @property
+    def brackets(self) -> str:
+        """The launch grid: ``[4, 2]``; "" without one."""
+        return f"[{', '.join(map(str, self.grid))}]" if self.grid else ""
+
     def on_cores(self, cores: int | None) -> LegacyKernel:
         return LegacyKernel(self.function, self.grid)
 
@@ -88,6 +94,11 @@ class LegacyKernel(Kernel):
         if is_tracing():
             if not is_active():
                 raise KernelError(f"kernel {self.name} is of the old namespace; a kernel of `import nki` can't call it")
+            if self.grid:
+                raise KernelError(
+                    f"kernel {self.name} is called with a launch grid, {self.grid}, inside another kernel",
+                    hint="call it without one, in a loop; only the kernel that the host calls has a grid",
+                )
             return self.function(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -96,7 +107,11 @@ class LegacyKernel(Kernel):
         tracer, shared = active_tracer(self.name), list[NkiTensor]()
         result: Any = None
         for place in product(*(range(size) for size in self.grid)):
-            with activate(Session(tracer, place, self.grid, shared)):
+            session = Session(tracer, place, self.grid, shared)
+            session.automatic, session.stacked = (
+                name in directives(self.function) for name in ("automatic", "stacked")
+            )
+            with activate(session):
                 args = [_wrap(value) for value in arguments.args]
                 result = self.function(*args, **{name: _wrap(value) for name, value in arguments.kwargs.items()})
                 result = _unwrap(self.name, result)
@@ -156,16 +171,19 @@ class Launched:
         return type(self)(self.kernel[grid], self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        result = self.kernel(*args, **kwargs)
-        if self.options.get("save_neff_name") or self.options.get("save_trace_name"):
-            self._save(*args, **kwargs)
+        if is_tracing():
+            return self.kernel(*args, **kwargs)
+        simulated = Simulated(self.kernel, get_target(default_target()))
+        result = simulated(*args, **kwargs)
+        self.save(simulated.programs())
         return result
 
-    def _save(self, *args: Any, **kwargs: Any) -> None:
+    def save(self, programs: Sequence[Program]) -> None:
         """Write the files of a compiled kernel and of its trace, as far as they were asked for."""
         from trnrt.nki.legacy.artefacts import write_artefacts
 
-        write_artefacts(self.kernel, args, kwargs, self.options)
+        if programs and (self.options.get("save_neff_name") or self.options.get("save_trace_name")):
+            write_artefacts(programs, self.options)
 
 
 @dataclass(frozen=True)
@@ -201,12 +219,12 @@ class Benchmark(Launched):
         if _interceptors:
             self.kernel(*args, **kwargs)  # `nki check` and `nki profile` see the call
         target = get_target(default_target())
-        found = predict_benchmark(Simulated(self.kernel, target).trace(*args, **kwargs))
+        programs = Simulated(self.kernel, target).trace(*args, **kwargs)
+        found = predict_benchmark(programs)
         self.benchmark_result = BenchmarkResult(Latency(found))
         shown = f"{found.us:,.2f} us ({found.least_us:,.2f} to {found.most_us:,.2f})"
         print(f"{self.kernel.name}: predicted latency on {target.name}: {shown}. Not measured: there is no device.")
-        if self.options.get("save_neff_name") or self.options.get("save_trace_name"):
-            self._save(*args, **kwargs)
+        self.save(programs)
 
 
 class Profiled(Launched):
@@ -217,10 +235,10 @@ class Profiled(Launched):
         if not folder or not Path(folder).is_absolute():
             raise KernelError(f"nki.profile: working_directory={folder!r}; it must be an absolute path")
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with nullcontext():
-            result = self.kernel(*args, **kwargs)
-        self._save(*args, **kwargs)
-        return result
+        if any(isinstance(value, Spec) for value in (*args, *kwargs.values())):
+            self.save(Simulated(self.kernel, get_target(default_target())).trace(*args, **kwargs))
+            return None
+        return super().__call__(*args, **kwargs)
 
 
 def baremetal(kernel: Any = None, **options: Any) -> Any:

@@ -31,8 +31,10 @@ class Session:
 
     ``pending``: the last instruction, if it waits for its destination. ``shared``: the tensors in HBM that the first
     instance has allocated, in order: the others' are the same. ``zeros``: tiles of PSUM that count as zeros and aren't
-    written yet, each with the place of its allocation: a matrix product that adds to one may overwrite it. ``runs``: of
-    loops that ``nl.loop_reduce`` reduces over.
+    written yet, each with the place of its allocation: a matrix product that adds to one may overwrite it.
+    ``automatic``: the allocator places all tiles, also those that the kernel gives addresses. ``stacked``: tiles of
+    both kinds may be mixed. ``allocated``: where the first tile with a given address is, and the first without.
+    ``runs``: of loops that ``nl.loop_reduce`` reduces over.
     """
 
     tracer: Tracer
@@ -42,6 +44,9 @@ class Session:
     pending: Waiting | None = None
     zeros: dict[int, tuple[NkiTensor, Place]] = field(default_factory=dict)
     outputs: int = 0
+    automatic: bool = False
+    stacked: bool = False
+    allocated: dict[bool, Source] = field(default_factory=dict)
     runs: dict[object, object] = field(default_factory=dict)
 
     def flush(self) -> None:
@@ -49,6 +54,17 @@ class Session:
         waiting, self.pending = self.pending, None
         if waiting is not None:
             waiting.issue()
+
+    def use_allocation(self, *, direct: bool) -> None:
+        """Note that the kernel gives a tile its address (``direct``), or leaves that to the allocator: not both."""
+        self.allocated.setdefault(direct, self.tracer.here()[0])
+        if len(self.allocated) == 2 and not (self.automatic or self.stacked):
+            raise KernelError(
+                "a kernel gives all of its tiles addresses, or none (NKI Beta 1): mod_alloc or alloc at "
+                f"{self.allocated[True]}, the allocator's choice at {self.allocated[False]}",
+                hint="give each nl.ndarray a buffer=ncc.sbuf.mod_alloc(...) or ncc.psum.mod_alloc(...), or decorate "
+                "the kernel with @nki.compiler.force_auto_alloc",
+            )
 
     @contextmanager
     def write_at(self, place: Place) -> Iterator[None]:
@@ -66,11 +82,12 @@ class Session:
         buffer: MemoryRegion,
         name: str = "",
         address: tuple[int, int] | None = None,
+        what: str = "nl.ndarray",
     ) -> NkiTensor:
-        """A new tensor. One in shared HBM belongs to all instances: the n-th of each is the same."""
+        """A new tensor, for ``what``. One in shared HBM belongs to all instances: the n-th of each is the same."""
         sizes = tuple(int(size) for size in shape)
         if buffer is not MemoryRegion.shared_hbm:
-            return self.tracer.allocate(sizes, dtype, buffer, name, address)
+            return self.tracer.allocate(sizes, dtype, buffer, name, address, what)
         number, self.outputs = self.outputs, self.outputs + 1
         if number == len(self.shared):
             self.shared.append(self.tracer.allocate(sizes, dtype, buffer, name, None))

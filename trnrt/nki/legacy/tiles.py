@@ -7,25 +7,31 @@ other use, and the next instruction, give it a tile of its own. So instructions 
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NoReturn
 
+import ml_dtypes
 import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
-from trnrt.nki.legacy.session import active_session
+from trnrt.nki.legacy.session import Session, active_session
+from trnrt.nki.legacy.slicing import leaves
+from trnrt.nki.legacy.splitting import split_ranks
 from trnrt.nki.legacy.windows import Beyond, repeat, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
 from trnrt.nki.machine.program import MemoryRegion, Source
 from trnrt.nki.machine.rules.access import start_problem
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.sim.values import MARKER
 
-SCALARS = (int, float, np.number, np.bool_)
-
+SMALL_FLOATS = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2)
+SCALARS = (int, float, np.number, np.bool_, *SMALL_FLOATS)
 
 FUNCTIONS: dict[str, Callable[..., Tile]] = {}
 """Functions of `nl` behind the operators and methods of tiles, which register themselves: ``binary``, ``copy`` ..."""
@@ -100,8 +106,16 @@ class Tile:
         """Elements in each partition."""
         return prod(self.shape[1:])
 
+    def describe(self) -> str:
+        """The shape, the number format and the memory, without the numbers."""
+        return f"Tile({self.shape}, {self.format}, {self.buffer.value})"
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.shape}, {self.format}, {self.buffer.value})"
+        """The numbers, where a simulated kernel prints them or a debugger asks; the description elsewhere."""
+        marker = MARKER.get()
+        return self.describe() if marker is None else marker(self.window, self.describe(), sys._getframe(1))
+
+    __str__ = __repr__
 
     def __bool__(self) -> bool:
         raise KernelError("a tile's numbers are known on the device only: no Python condition can test them")
@@ -117,23 +131,23 @@ class Tile:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, Mask):
             return MaskedTile(self, key)
-        keys = tuple(
-            one.window if isinstance(one, Tile) else one for one in (key if isinstance(key, tuple) else (key,))
-        )
+        keys = key if isinstance(key, tuple) else (key,)
         view = self.window if isinstance(self, Pending) else self._view
+        if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
+            return self._masked(view, keys[0])
+        if not self._beyond and _are_plain(keys) and not any(map(leaves, keys, view.shape)):
+            return Tile(view[keys])
+        keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
-        return Tile(found, (*self._beyond, *beyond) if found is view else beyond)
+        if self._beyond and found.shape == view.shape:
+            return Tile(view, self._beyond)
+        return Tile(found if not self._beyond else select(self.target, keys)[0], beyond)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         assign(self[key], value)
 
-    def _masked(self, view: NkiTensor, mask: bool | np.bool_ | Mask) -> Tile:
-        """The tile as an operand with a mask of its own: a bool; where it is False, no instruction may use the tile."""
-        if isinstance(mask, Mask):
-            raise KernelError(
-                "an operand with a mask of its own, x[mask], is left out of trnrt's simulator",
-                hint="take the part of the operand, as in x[:, 0:64], or give mask= to the instruction",
-            )
+    def _masked(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
+        """The tile as an operand whose own mask holds everywhere, or nowhere: then no instruction may use it."""
         masked_out = (0, 0, 0, (0,) * view.ndim)
         return Tile(view, self._beyond if mask else (*self._beyond, masked_out))
 
@@ -154,9 +168,11 @@ class Tile:
 
     # -- Other forms ---------------------------------------------------------------------------------------
 
-    def reshape(self, *shape: Any) -> Tile:
+    def reshape(self, *sizes: Any, shape: Any = None) -> Tile:
         """The same elements in another shape; on chip the partitions stay."""
-        wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        if shape is not None:
+            sizes = tuple(shape)
+        wanted = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
         return Tile(self.window.reshape(tuple(int(size) for size in wanted)))
 
     def broadcast_to(self, shape: Sequence[int], **_: Any) -> Tile:
@@ -251,6 +267,18 @@ Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
 
 
+def _are_plain(keys: tuple[Any, ...]) -> bool:
+    """True if keys are integers and slices, as most of those in an unrolled kernel."""
+    for one in keys:  # noqa: SIM110 - all() of a generator takes twice the time
+        if not isinstance(one, (slice, int)):
+            return False
+    return True
+
+
+_WHOLE: tuple[tuple[None, None], ...] = ((None, None),)
+"""The parts of an instruction without a mask."""
+
+
 class Pending(Tile):
     """The result of an instruction that isn't issued yet: of this shape and format, in this memory.
 
@@ -277,15 +305,18 @@ class Pending(Tile):
     ) -> None:
         session = active_session("an instruction")
         # Operands that wait are issued now, before this one.
-        self._sources = [Tile(one.target_of_read(), ()) if isinstance(one, Pending) else one for one in sources]
+        self._sources = [_settle(one) for one in sources]
         session.flush()
         self._shape = on_chip_shape(shape)
         self._dtype, self._region = dtype, buffer
         self._emit, self._fold, self._converts = emit, fold, converts
         self._waits = True
         self._place: tuple[Source, int] = session.tracer.here()
-        found = regions(mask, self._shape if iteration is None else tuple(iteration))
-        self.parts = [(one, one if one is None or bounds_of is None else bounds_of(one)) for one in found]
+        if mask is None:
+            self.parts: Sequence[tuple[Bounds | None, Bounds | None]] = _WHOLE
+        else:
+            found = regions(mask, self._shape if iteration is None else tuple(iteration))
+            self.parts = [(one, one if one is None or bounds_of is None else bounds_of(one)) for one in found]
         self._beyond = ()
         session.pending = self
 
@@ -318,12 +349,17 @@ class Pending(Tile):
         """Give the result a tile of its own, if the instruction still waits."""
         if self._waits:
             with active_session("an instruction").write_at(self._place):
-                self._view = self.allocate()
+                try:
+                    self._view = self.allocate()
+                except KernelError as error:
+                    self._explain(error)
+                    raise
             self._issue_into(Tile(self._view), self._emit)
 
     def allocate(self) -> NkiTensor:
         """The tile of its own."""
-        return active_session("an instruction").allocate(self._shape, self._dtype, self._region)
+        session = active_session("an instruction")
+        return session.allocate(self._shape, self._dtype, self._region, what="the result of an instruction")
 
     def issue_into(self, target: Tile) -> bool:
         """Write to ``target`` in place of a tile of its own, if its number format allows it; True if it did."""
@@ -353,21 +389,47 @@ class Pending(Tile):
         session = active_session("an instruction")
         self._waits = False
         session.pending = None
-        iterated = self._iteration_rank()
-        with session.write_at(self._place):
-            whole = [part for part in self.parts if part == (None, None)]
-            if not folds or not session.is_zero(target.target):
-                session.forget_zeros(target.target) if whole else session.fill_zeros(target.target)
-            elif not whole or not session.covers_zeros(target.target):
-                session.fill_zeros(target.target)
-            else:
-                session.forget_zeros(target.target)
+        before, session.tracer.place = session.tracer.place, self._place
+        try:
+            if session.zeros:
+                self._settle_zeros(session, target.target, folds=folds)
+            rank = 0 if self.parts is _WHOLE else self._iteration_rank()
             for source, bounds in self.parts:
                 dst = target if bounds is None else target.narrow(bounds)
-                emit(dst.target, *(narrow_operand(one, source, iterated) for one in self._sources))
+                operands = [narrow_operand(one, source, rank) for one in self._sources]
+                for part, own in split_ranks(dst.target, operands):
+                    emit(part, *own)
+        except KernelError as error:
+            self._explain(error)
+            raise
+        finally:
+            session.tracer.place = before
+
+    def _explain(self, error: KernelError) -> None:
+        """Make an error name the line of this instruction, which is issued later, and its result."""
+        error.source = error.source or self._place[0]
+        if error.hint is None and re.search(r"\bdst\b", str(error)):
+            error.hint = (
+                "dst is the result of the instruction, in the format dtype=, or the tile that it is assigned to"
+            )
+
+    def _settle_zeros(self, session: Session, target: NkiTensor, *, folds: bool) -> None:
+        """Write the zeros that the target's tile counts as, unless the instruction overwrites or adds to all of it."""
+        whole = (None, None) in self.parts
+        if whole and (not folds or session.covers_zeros(target)):
+            session.forget_zeros(target)
+        else:
+            session.fill_zeros(target)
 
     def _iteration_rank(self) -> int:
         return next((len(source) for source, _ in self.parts if source is not None), 0)
+
+
+def _settle(operand: Any) -> Any:
+    """An operand for an instruction to come: results that wait are issued, floats of numpy's add-ons are Python's."""
+    if isinstance(operand, Pending):
+        return Tile(operand.target_of_read())
+    return float(operand) if isinstance(operand, SMALL_FLOATS) else operand
 
 
 def narrow_operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
@@ -414,7 +476,7 @@ def assign(target: Tile, value: Any) -> None:
         )
     if isinstance(value, SCALARS):
         session.flush()
-        _fill(target.window, value)
+        _fill(target.window, float(value) if isinstance(value, SMALL_FLOATS) else value)
         return
     if not isinstance(value, Tile):
         raise KernelError(f"a {type(value).__name__} is assigned to a tile; it must be a tile or a number")

@@ -10,7 +10,8 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Index, RunTimeIndex
-from trnrt.nki.sim.tensor import NkiTensor
+from trnrt.nki.legacy.slicing import as_expressions, leaves
+from trnrt.nki.sim.tensor import NkiTensor, resolve_index
 
 Beyond = tuple[int, int, int, tuple[int, ...]]
 """A dimension of the tensor that a window leaves: its number and size, the first index, the step of each dimension."""
@@ -19,24 +20,44 @@ Window = tuple[NkiTensor, tuple[Beyond, ...]]
 """A view, and the dimensions of its tensor that it leaves."""
 
 
+_ALL = slice(None)
+
+
 def select(view: NkiTensor, key: Any) -> Window:
     """The window that integers, slices, index expressions and ``...`` select.
 
     Index expressions are broadcast to one shape, as numpy does it: the window has that shape where they stand. A tile
     of indices selects a row of a tensor in HBM for each partition.
     """
+    if isinstance(key, tuple) and len(key) == view.ndim and _is_common(key):
+        return _select_by_expressions(view, key)
     _check_style(view, key if isinstance(key, tuple) else (key,))
     keys = _expand(key, view.ndim)
-    keys = [int(item) if isinstance(item, Index) and not item.shape else item for item in keys]
+    keys = [item.base if isinstance(item, Index) and not item.shape else item for item in keys]
     known = [at for at, item in enumerate(keys) if _is_run_time(view, item)]
     if known:
         return _select_at_run_time(view, keys, known)
     rows = [at for at, item in enumerate(keys) if isinstance(item, NkiTensor)]
     if rows:
         return _select_rows(view, keys, rows)
+    if any(leaves(item, size) for item, size in zip(keys, view.shape, strict=True)):
+        keys = as_expressions(view, keys)
     if not any(isinstance(item, Index) for item in keys):
         return view[tuple(keys)], ()
     return _select_by_expressions(view, keys)
+
+
+def _is_common(keys: tuple[Any, ...]) -> bool:
+    """True if the keys are integers and index expressions of two or more dimensions, at least one of them."""
+    found = False
+    for item in keys:
+        if isinstance(item, Index):
+            if len(item.shape) < 2:
+                return False
+            found = True
+        elif not isinstance(item, int):
+            return False
+    return found
 
 
 def _check_style(view: NkiTensor, keys: tuple[Any, ...]) -> None:
@@ -68,12 +89,11 @@ def _expand(key: Any, ndim: int) -> list[Any]:
     return keys + [slice(None)] * (ndim - len(keys))
 
 
-def _select_by_expressions(view: NkiTensor, keys: list[Any]) -> Window:
-    expressions = [item for item in keys if isinstance(item, Index)]
-    grid = np.broadcast_shapes(*(item.shape for item in expressions))
-    at = next(k for k, item in enumerate(keys) if isinstance(item, Index))
-    last = max(k for k, item in enumerate(keys) if isinstance(item, Index))
-    adjacent = not any(isinstance(item, slice) for item in keys[at:last])
+def _select_by_expressions(view: NkiTensor, keys: Sequence[Any]) -> Window:
+    places = [k for k, item in enumerate(keys) if isinstance(item, Index)]
+    grid = _broadcast([keys[k].shape for k in places])
+    at = places[0]
+    adjacent = not any(isinstance(item, slice) for item in keys[at : places[-1]])
     offset, beyond = view.offset, list[Beyond]()
     strides, before, after = [0] * len(grid), list[tuple[int, int]](), list[tuple[int, int]]()
     for dim, (item, size, stride) in enumerate(zip(keys, view.shape, view.strides, strict=True)):
@@ -83,14 +103,21 @@ def _select_by_expressions(view: NkiTensor, keys: list[Any]) -> Window:
             if first < 0 or end >= size:
                 beyond.append((dim, size, item.base, steps))
             offset += item.base * stride
-            strides = [have + step * stride for have, step in zip(strides, steps, strict=True)]
+            for k, step in enumerate(steps):
+                if step:
+                    strides[k] += step * stride
+        elif isinstance(item, int) and 0 <= item < size:
+            offset += item * stride
+        elif isinstance(item, slice) and item == _ALL:
+            (before if dim < at and adjacent else after).append((size, stride))
         elif isinstance(item, slice):
             part = view[(slice(None),) * dim + (item,)]
             offset += part.offset - view.offset
             (before if dim < at and adjacent else after).append((part.shape[dim], part.strides[dim]))
         else:
-            part = view[(slice(None),) * dim + (slice(item, item + 1),)]
-            offset += part.offset - view.offset
+            offset += resolve_index(item, dim, size) * stride
+    if not before and not after:
+        return (_on_chip_window if view.on_chip else _window)(view, grid, tuple(strides), offset, beyond)
     shape = (*(size for size, _ in before), *grid, *(size for size, _ in after))
     steps = (*(step for _, step in before), *strides, *(step for _, step in after))
     pad = len(before), len(after)
@@ -102,13 +129,27 @@ def _select_by_expressions(view: NkiTensor, keys: list[Any]) -> Window:
     )
 
 
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that these are broadcast to, as numpy does it."""
+    grid = shapes[0]
+    for shape in shapes[1:]:
+        if len(shape) != len(grid):
+            return np.broadcast_shapes(*shapes)
+        if shape != grid:
+            for one, other in zip(grid, shape, strict=True):
+                if one != other and 1 not in (one, other):
+                    return np.broadcast_shapes(*shapes)
+            grid = tuple([max(one, other) for one, other in zip(grid, shape, strict=True)])
+    return grid
+
+
 def _affine_steps(item: Index, ndim: int, view: NkiTensor) -> tuple[int, ...]:
     if item.steps is None:
         raise KernelError(
             f"an index of {view.storage} does not grow by constant steps: {item.values.ravel()[:8].tolist()} ...",
             hint="index expressions are sums of nl.arange times integers; // and % of them must leave constant steps",
         )
-    return (0,) * (ndim - item.ndim) + item.steps
+    return item.steps if item.ndim == ndim else (0,) * (ndim - item.ndim) + item.steps
 
 
 def _window(
@@ -127,15 +168,13 @@ def _on_chip_window(
     """A window whose first dimension runs along the partitions; a single partition becomes a dimension of its own."""
     row = view.partition_elements
     along = bool(shape) and (shape[0] == 1 or (strides[0] % row == 0 and strides[0] != 0))
-    if (
-        any(step and step % row == 0 and size > 1 for step, size in zip(strides[1:], shape[1:], strict=True))
-        and row > 1
-    ):
-        raise KernelError(
-            f"the partitions of {view.storage} are indexed along dimension 1 or later of the index expressions; "
-            "they must be along the first one",
-            hint="write the partitions' nl.arange as nl.arange(n)[:, None]",
-        )
+    for step, size in zip(strides[1:], shape[1:], strict=True):
+        if size > 1 and step and step % row == 0 and row > 1:
+            raise KernelError(
+                f"the partitions of {view.storage} are indexed along dimension 1 or later of the index expressions; "
+                "they must be along the first one",
+                hint="write the partitions' nl.arange as nl.arange(n)[:, None]",
+            )
     if not along:
         shape, strides = (1, *shape), (row, *strides)
         beyond = [(d, n, first, (0, *steps)) for d, n, first, steps in beyond]
@@ -149,6 +188,8 @@ def _on_chip_window(
 
 def _select_rows(view: NkiTensor, keys: list[Any], rows: list[int]) -> Window:
     """Rows of a tensor in HBM that a tile of indices selects, one for each partition."""
+    if not view.on_chip and all(isinstance(item, int) for item in keys[: rows[0]]):
+        view, keys, rows = view[tuple(keys[: rows[0]])], keys[rows[0] :], [at - rows[0] for at in rows]
     if rows != [0] or view.on_chip:
         raise KernelError(
             f"a tile is an index of dimension {rows[-1]} of {view}: indices that the device knows select rows of a "

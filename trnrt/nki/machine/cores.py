@@ -27,6 +27,7 @@ class CoreGroup:
     def __init__(
         self, programs: Sequence[Program], *, precise: bool = True, given: Mapping[int, Array] | None = None
     ) -> None:
+        self.programs = list(programs)
         self.program = programs[0]
         storages = [[s for s in program.storages if s.buffer is MemoryRegion.shared_hbm] for program in programs]
         _check_shared(storages)

@@ -214,6 +214,11 @@ class Executor:
         """The kernel's results, as they are in memory now."""
         return [to_host(array, dtype if self.precise else float32) for array, dtype in self._outputs]
 
+    @property
+    def programs(self) -> list[Program]:
+        """The program of each core: the one."""
+        return [self.program]
+
     @cached_property
     def changes(self) -> list[int]:
         """The arguments that the program writes to, by their position."""

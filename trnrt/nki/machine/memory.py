@@ -20,6 +20,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from trnrt.nki.errors import KernelMemoryError
+from trnrt.nki.machine.conflicts import describe_conflict
 from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import MemoryRegion, MemoryUse, Program, Storage
 from trnrt.nki.machine.rotation import ALIGNMENT, most_at_once, rotate
@@ -82,7 +83,7 @@ class _Space:
 
     def pin(self, tile: Storage) -> None:
         """Place a tile at the address that the kernel gave it."""
-        _check_overlap(tile, self.alive_pinned)
+        _check_overlap(tile, self)
         self.alive_pinned.append(tile)
         self.next_pinned += 1
         self._note_peak()
@@ -247,17 +248,12 @@ def _union(tiles: list[Storage]) -> list[Span]:
     return spans
 
 
-def _check_overlap(tile: Storage, alive: list[Storage]) -> None:
+def _check_overlap(tile: Storage, space: _Space) -> None:
     """Two live tiles whose addresses the kernel gave must not share bytes."""
-    for other in alive:
+    for other in space.alive_pinned:
         shared = tile.overlap(other)
         if shared is not None:
-            raise KernelMemoryError(
-                f"two live tiles share {tile.buffer.value.upper()} bytes {shared[0]} to {shared[1]} of a partition:\n"
-                f"  {other} at address {other.address}\n  {tile} at address {tile.address}\n"
-                "writing one destroys the other; give them addresses that do not overlap, "
-                "or use one only after the other's last use"
-            )
+            raise KernelMemoryError(describe_conflict(tile, other, shared, space.pinned, space.spans))
 
 
 def _overflow(space: _Space, tile: Storage) -> str:

@@ -61,6 +61,21 @@ class StagedOperand:
         else:
             self.flat[places[~outside]] = values[~outside]
 
+    def require_unique(self) -> None:
+        """KernelError if a row is selected twice: DMA reads all rows, and then writes each of them once."""
+        dynamic = self.view.dynamic
+        if self.index is None or dynamic is None or dynamic.vector is None:
+            return
+        index = self.index()
+        rows, counts = np.unique(index[(index >= 0) & (index < dynamic.limit)], return_counts=True)
+        if (counts > 1).any():
+            row, count = int(rows[counts > 1][0]), int(counts[counts > 1][0])
+            raise KernelError(
+                f"row {row} of {self.view.storage} is selected {count} times by one instruction that adds to it; "
+                "a DMA adds to each row once (unique_indices=True)",
+                hint="add the values of equal rows first, or add to them in instructions of their own",
+            )
+
     def _places(self) -> tuple[Array, Array | None]:
         """The storage's element for each element of the view, and the rows that are out of bounds."""
         places = element_places(self.view)
@@ -126,6 +141,7 @@ class Stager:
         substituted = replace(instruction, args=args)
         run = instruction.operation.meaning(substituted, arrays)
         kept = self._destination(instruction, operands, arrays, substituted)
+        sums = stores if instruction.args.get("unique_indices") is True else []
 
         def action() -> None:
             outside = [operand.load() for operand in operands]
@@ -135,6 +151,8 @@ class Stager:
                 for rows in outside:
                     if rows is not None:
                         kept[rows] = before[rows]
+            for operand in sums:
+                operand.require_unique()
             for operand in stores:
                 operand.store()
 

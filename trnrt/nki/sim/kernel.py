@@ -20,7 +20,7 @@ from trnrt.nki.machine.execute import Executor, warn_at, without_collection
 from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
-from trnrt.nki.sim.arguments import Spec, device_dtype, host_arguments, list_hint, map_tensors
+from trnrt.nki.sim.arguments import Given, Spec, device_dtype, host_arguments, list_hint, map_tensors
 from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
 from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.launching import LNC_VARIABLE, check_cores, check_level, check_nested, check_options, degree_of_lnc
@@ -65,6 +65,11 @@ class Kernel:
     @property
     def name(self) -> str:
         return self.function.__name__
+
+    @property
+    def brackets(self) -> str:
+        """What the brackets of a call say: ``[2]``; "" for one core."""
+        return "" if self.cores in (None, 1) else f"[{self.cores}]"
 
     def run(self, arguments: inspect.BoundArguments) -> Any:
         """Call the function while it is traced, with tensors in the place of arrays."""
@@ -226,13 +231,11 @@ class Simulated:
         given = host_arguments(self.function, args, kwargs)
         if _interceptors:
             return given.call_result(_interceptors[-1](self, given.args, dict(given.kwargs)))
-        bound = _bind(self.function, given.args, given.kwargs)
-        values: list[Any] = []
-        _map_arguments(bound, lambda name, value: values.append(value))
-        if any(isinstance(value, Spec) for value in values):
-            raise KernelError(f"kernel {self.function.__name__}: a Spec has no data to run on; nki.trace takes it")
-        arrays = [value for value in values if isinstance(value, np.ndarray)]
-        executor = self._executor(bound, tuple(_cache_key(value) for value in values), arrays)
+        return self.run(given)
+
+    def run(self, given: Given) -> Any:
+        """The result of a call, whoever intercepts calls."""
+        executor, arrays = self.prepare(given)
         targets = [
             given.target(executor.program.inputs[at].name, arrays[at], [*arrays[:at], *arrays[at + 1 :]])
             for at in executor.changes
@@ -242,9 +245,23 @@ class Simulated:
             target.fill(executor.argument(at))
         return given.call_result(executor.program.call_result(outputs))
 
+    def prepare(self, given: Given) -> tuple[Executor | CoreGroup, list[Array]]:
+        """What runs a call, traced when its shapes are new, and its tensor arguments in the order of the program's."""
+        bound = _bind(self.function, given.args, given.kwargs)
+        values: list[Any] = []
+        _map_arguments(bound, lambda name, value: values.append(value))
+        if any(isinstance(value, Spec) for value in values):
+            raise KernelError(f"kernel {self.function.__name__}: a Spec has no data to run on; nki.trace takes it")
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        return self._executor(bound, tuple(_cache_key(value) for value in values), arrays), arrays
+
     @property
     def function(self) -> Callable[..., Any]:
         return self.kernel.function
+
+    def programs(self) -> list[Program]:
+        """The programs of the calls so far, on the first core."""
+        return [executor.program for executor in self._compiled.values()]
 
     def trace(self, *args: Any, **kwargs: Any) -> list[Program]:
         """The program of each core for these arguments (arrays or ``Spec`` for tensors), without any data."""
@@ -307,6 +324,13 @@ def without_capacity() -> Iterator[list[Program]]:
         yield _Limits.overflowed
     finally:
         _Limits.capacity = before
+
+
+def tensor_arguments(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arrays and ``Spec`` among a call's arguments, in the order of ``Program.inputs``."""
+    given, found = host_arguments(function, args, kwargs), list[Any]()
+    _map_arguments(_bind(function, given.args, given.kwargs), lambda name, value: found.append(value))
+    return [value for value in found if isinstance(value, (np.ndarray, Spec))]
 
 
 def default_target() -> str:
@@ -408,7 +432,7 @@ def _run(kernel: Kernel, bound: inspect.BoundArguments) -> Any:
     try:
         return kernel.run(bound)
     except KernelError as error:
-        source = source_of(error.__traceback__)
+        source = error.source or source_of(error.__traceback__)
         error.hint = error.hint or list_hint(bound.arguments, str(error))
         error.args = (f"{error}\n  at {source}",)
         raise

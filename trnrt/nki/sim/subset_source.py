@@ -18,7 +18,10 @@ _SEAM = {"trnrt.nki.nki": "nki", "trnrt.nki.nl": "nki.language", "trnrt.nki.nisa
 
 @dataclass(frozen=True)
 class Finding:
-    """One place of a file that the NKI compiler refuses. ``line`` and ``column`` count from 1."""
+    """One place of a file that the NKI compiler refuses. ``line`` and ``column`` count from 1.
+
+    ``rule`` names the kind of finding; ``findings.code_of`` gives its stable code.
+    """
 
     file: str
     line: int

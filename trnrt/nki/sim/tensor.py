@@ -81,7 +81,7 @@ class NkiTensor(DeviceValue, View):
                 shape.append(count)
                 strides.append(stride * step)
                 continue
-            offset += _resolve_index(item, dim, size) * stride
+            offset += resolve_index(item, dim, size) * stride
             # A tensor on chip keeps its partitions and at least 2 dimensions, one in HBM at least 1.
             if (on_chip and dim == 0) or (dim == last and len(shape) < (2 if on_chip else 1)):
                 shape.append(1)
@@ -383,7 +383,8 @@ def _resolve_slice(item: slice, dim: int, size: int) -> tuple[int, int, int]:
     return start, -(-(stop - start) // step), step
 
 
-def _resolve_index(item: Any, dim: int, size: int) -> int:
+def resolve_index(item: Any, dim: int, size: int) -> int:
+    """An index of a dimension, counted from the front; KernelError if it is no integer, or outside."""
     try:
         at = index(item)
     except ValueUnknownError:

@@ -235,6 +235,11 @@ def _own_code(entry: CodeType | None) -> frozenset[int]:
     return frozenset({id(entry)}).union(*inner)
 
 
+def is_simulators(code: CodeType) -> bool:
+    """True if a function is one of the simulator's own."""
+    return code.co_filename.startswith(_HERE)
+
+
 def source_of(traceback: TracebackType | None) -> Source | None:
     """The innermost source line outside the simulator that a traceback passes through."""
     found = None

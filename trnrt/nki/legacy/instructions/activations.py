@@ -38,7 +38,8 @@ def activation(
     def emit(dst: NkiTensor, a: NkiTensor, b: Any, factor: Any, total: Any) -> None:
         isa.activation(dst, op, a, b, factor, reduce_res=total, **more)
 
-    return Pending(data.shape, result_format(dtype, data), emit, (data, bias, scale, result), mask=mask)
+    sources = (data, bias, scale, result)
+    return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=True)
 
 
 def activation_reduce(

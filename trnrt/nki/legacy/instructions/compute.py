@@ -72,7 +72,7 @@ def tensor_tensor(
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
         isa.tensor_tensor(dst, spread(a, dst.shape), spread(b, dst.shape), op, engine=engine)
 
-    return Pending(shape, result_format(dtype, data1, data2), emit, (data1, data2), mask=mask)
+    return Pending(shape, result_format(dtype, data1, data2), emit, (data1, data2), mask=mask, converts=not op.bitvec)
 
 
 def tensor_scalar(
@@ -100,7 +100,8 @@ def tensor_scalar(
         b, c = as_column(b, first), as_column(c, second)
         isa.tensor_scalar(dst, a, first, b, reverse0, second, c, reverse1, engine=engine)
 
-    return Pending(data.shape, result_format(dtype, data), emit, (data, operand0, last), mask=mask)
+    sources = (data, operand0, last)
+    return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=not first.bitvec)
 
 
 def scalar_tensor_tensor(
@@ -125,7 +126,8 @@ def scalar_tensor_tensor(
     def emit(dst: NkiTensor, a: NkiTensor, b: Any, c: NkiTensor) -> None:
         isa.scalar_tensor_tensor(dst, a, first, as_column(b, first), second, c, reverse0, reverse1)
 
-    return Pending(data.shape, result_format(dtype, data), emit, (data, operand0, operand1), mask=mask)
+    sources = (data, operand0, operand1)
+    return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=not first.bitvec)
 
 
 def tensor_tensor_scan(
@@ -149,10 +151,11 @@ def tensor_tensor_scan(
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor, start: Any) -> None:
         isa.tensor_tensor_scan(dst, a, b, start, first, second, reverse0, reverse1)
 
-    return Pending(data0.shape, result_format(dtype, data0, data1), emit, (data0, data1, initial), mask=mask)
+    sources = (data0, data1, initial)
+    return Pending(data0.shape, result_format(dtype, data0, data1), emit, sources, mask=mask, converts=True)
 
 
 def reciprocal(data: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Pending:
     """``1 / data`` on the vector engine."""
     data = require_tile("nisa.reciprocal", data, "data")
-    return Pending(data.shape, result_format(dtype, data), isa.reciprocal, (data,), mask=mask)
+    return Pending(data.shape, result_format(dtype, data), isa.reciprocal, (data,), mask=mask, converts=True)

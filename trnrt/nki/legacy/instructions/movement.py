@@ -13,7 +13,7 @@ from trnrt.nki.legacy.tiles import Pending, Tile
 from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.machine.program import Engine, MemoryRegion
 from trnrt.nki.sim import isa
-from trnrt.nki.sim.lang.common import tile
+from trnrt.nki.sim.lang.common import copy_to_sbuf, tile
 from trnrt.nki.sim.tensor import NkiTensor
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "tensor_copy_dynamic_src",
 ]
 
-_SMALL = 32  # the vector engine transposes up to 32 x 32
+_SMALL, _LARGE = 32, 128  # the vector engine transposes up to 32 x 32, the tensor engine 128 x 128
 
 
 def dma_copy(*, dst: Any, src: Any, mask: Any = None, dst_rmw_op: Any = None, **options: Any) -> None:
@@ -41,6 +41,8 @@ def dma_copy(*, dst: Any, src: Any, mask: Any = None, dst_rmw_op: Any = None, **
         raise KernelError(f"{what}: dst_rmw_op={dst_rmw_op!r}; it must be np.add")
     target, source = (Tile(one.window) if isinstance(one, Pending) else one for one in (dst, src))
     session.flush()
+    if source.buffer is MemoryRegion.psum and not target.on_chip:
+        source = Tile(copy_to_sbuf(source.window))  # DMA doesn't reach PSUM; Beta 1's compiler went by SBUF
     for bounds in regions(mask, target.shape):
         part, given = target, source
         if bounds is not None:
@@ -105,7 +107,12 @@ def tensor_copy_dynamic_src(
 def _copy(what: str, src: Any, mask: Any, dtype: Any, engine: Engine) -> Pending:
     src = require_tile(what, src, "src")
     return Pending(
-        src.shape, result_format(dtype, src), lambda dst, a: isa.tensor_copy(dst, a, engine=engine), (src,), mask=mask
+        src.shape,
+        result_format(dtype, src),
+        lambda dst, a: isa.tensor_copy(dst, a, engine=engine),
+        (src,),
+        mask=mask,
+        converts=True,
     )
 
 
@@ -126,6 +133,12 @@ def nc_transpose(
     data = require_tile("nisa.nc_transpose", data, "data")
     small = data.buffer is MemoryRegion.psum and max(data.shape[0], data.free_size) <= _SMALL
     by_vector = engine is Engine.vector or (engine is Engine.unknown and small)
+    most = _SMALL if by_vector else _LARGE
+    if max(data.shape[0], data.free_size) > most:
+        raise KernelError(
+            f"nisa.nc_transpose: data has {data.shape[0]} partitions of {data.free_size} elements; the "
+            f"{'vector' if by_vector else 'tensor'} engine transposes up to {most} x {most}"
+        )
 
     def emit(dst: NkiTensor, a: NkiTensor) -> None:
         made = dst if dst.dtype == a.dtype else tile(dst.shape, a.dtype, dst.buffer)

@@ -56,7 +56,8 @@ def tensor_scalar_reduce(
     def emit(dst: NkiTensor, a: NkiTensor, b: Any, total: NkiTensor) -> None:
         isa.tensor_scalar_reduce(dst, a, op, as_column(b, op), reduces, total, reverse0)
 
-    return Pending(data.shape, result_format(dtype, data), emit, (data, operand0, result), mask=mask)
+    sources = (data, operand0, result)
+    return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=True)
 
 
 def tensor_partition_reduce(op: Any, data: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:

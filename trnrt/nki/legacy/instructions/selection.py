@@ -12,6 +12,7 @@ from trnrt.nki.legacy.tiles import Pending, on_chip_shape
 from trnrt.nki.machine import modes
 from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.sim import isa
+from trnrt.nki.sim.lang.common import copy_to_sbuf
 from trnrt.nki.sim.tensor import NkiTensor
 
 __all__ = ["affine_select", "iota", "range_select", "select_reduce", "sequence_bounds", "tensor_copy_predicated"]
@@ -63,9 +64,9 @@ def affine_select(
     relation = OPERATORS[pred.relation]
 
     def emit(dst: NkiTensor, a: NkiTensor, part: Index) -> None:
-        isa.affine_select(
-            dst, on_true_tile=a, on_false_value=float(on_false_value), cmp_op=relation, **_affine_arguments(what, part)
-        )
+        held = copy_to_sbuf(a)  # GpSimd doesn't reach PSUM
+        arguments = _affine_arguments(what, part)
+        isa.affine_select(dst, on_true_tile=held, on_false_value=float(on_false_value), cmp_op=relation, **arguments)
 
     return Pending(data.shape, result_format(dtype, data), emit, (data, compared), mask=mask)
 

@@ -95,7 +95,7 @@ def result_format(wanted: Any, *operands: Any) -> DType:
 def _own_format(operand: Any) -> DType:
     if isinstance(operand, Tile):
         return operand.format
-    if isinstance(operand, (np.number, np.bool_)):
+    if hasattr(operand, "dtype"):
         try:
             return as_dtype(operand.dtype)
         except TypeError:  # numpy's 64 bits

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy.blocks import Blocks, allocate
+from trnrt.nki.legacy.blocks import Blocks, allocate, as_allocation
 from trnrt.nki.legacy.indexing import regions
 from trnrt.nki.legacy.lang.common import named_format, require_tile
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.tiles import SCALARS, Pending, Tile
-from trnrt.nki.machine.dtypes import int32
+from trnrt.nki.machine.dtypes import as_dtype, int32
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang import creation
@@ -43,6 +43,11 @@ def full(shape: Any, fill_value: Any, dtype: Any, *, buffer: Any = None, name: s
     matrix products that are added to a new tile overwrite it."""
     if not isinstance(fill_value, SCALARS):
         raise KernelError(f"nl.full: fill_value is a {type(fill_value).__name__}; it must be a number")
+    if as_allocation(buffer).place is not None:
+        raise KernelError(
+            "nl.full: a tensor with addresses of its own, and a first value; only unwritten ones have addresses",
+            hint="make it with nl.ndarray(..., buffer=...), and assign: t[...] = number",
+        )
     made = allocate(shape, named_format(dtype), buffer, name)
     session = active_session("nl.full")
     for one in made.tiles if isinstance(made, Blocks) else [made]:
@@ -110,7 +115,10 @@ def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> Tile:
     if array.ndim == 0 or array.size == 0:
         raise KernelError(f"nl.shared_constant: shape {array.shape}; a tensor has a dimension, and none of 0")
     tracer = active_tracer("nl.shared_constant")
-    wanted = named_format(array.dtype if dtype is None else dtype)
+    try:
+        wanted = as_dtype(array.dtype) if dtype is None else named_format(dtype)
+    except TypeError as error:
+        raise KernelError(f"nl.shared_constant: {error}", hint="name a format, as dtype=nl.int32") from None
     return Tile(tracer.initial_tensor("", wanted, MemoryRegion.shared_hbm, array.astype(wanted.numpy)))
 
 

@@ -40,6 +40,25 @@ def binary(name: str, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) ->
     return Pending(shape, wanted, emit, (x, y), mask=mask, converts=op is None or not op.bitvec)
 
 
+def describe_binary(name: str) -> str:
+    """What ``nl.<name>`` issues, for its docstring."""
+    op = OPERATORS.get(name)
+    how = {
+        "divide": "the reciprocal of y, times x",
+        "power": "tensor_tensor on the GpSimd engine",
+        "mod": "the remainder with the sign of y",
+        "fmod": "the remainder with the sign of x",
+    }.get(name, "tensor_tensor, or tensor_scalar with a number or a float32 column")
+    return f"Two tiles, or a tile and a number: {how}{'; gives bool' if op is not None and op.comparison else ''}."
+
+
+def describe_unary(name: str) -> str:
+    """What ``nl.<name>`` issues, for its docstring."""
+    if name in _OF_TODAY:
+        return "Each element of a tile: several instructions, for numbers of any size."
+    return f"Each element of a tile: {'reciprocal' if name == 'reciprocal' else 'activation'}."
+
+
 def _binary_format(op: Operator | None, dtype: Any, x: Any, y: Any) -> DType:
     """The format of a result; that of bit patterns is the tiles' own, whatever numbers they are combined with."""
     if op is not None and op.comparison and dtype is None:

@@ -30,7 +30,7 @@ def mask_product(
     what: str, stationary: Any, moving: Any, mask: Any, shape: tuple[int, ...]
 ) -> tuple[Tile, Tile, Mask | bool | None]:
     """The parts of the operands that the masks leave, and the mask of the result, of ``shape``."""
-    a, b = unmasked(what, stationary, "stationary"), unmasked(what, moving, "moving")
+    a, b = operand_tile(what, stationary, "stationary"), operand_tile(what, moving, "moving")
     conditions = [
         (operand.mask, at) for at, operand in enumerate((stationary, moving)) if isinstance(operand, MaskedTile)
     ]
@@ -56,7 +56,7 @@ def mask_product(
     return Part(left.window), Part(right.window), Mask(kept)
 
 
-def unmasked(what: str, operand: Any, argument: str) -> Tile:
+def operand_tile(what: str, operand: Any, argument: str) -> Tile:
     """The tile of an operand, without its mask."""
     return require_tile(what, operand.tile if isinstance(operand, MaskedTile) else operand, argument)
 

@@ -14,7 +14,7 @@ from trnrt.nki.legacy.lang.common import as_operator, named_format, require_tile
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.tiles import FUNCTIONS, SCALARS, Pending, Tile, on_chip_shape
 from trnrt.nki.legacy.windows import repeat
-from trnrt.nki.machine.dtypes import float32, tfloat32, uint32
+from trnrt.nki.machine.dtypes import tfloat32, uint32
 from trnrt.nki.machine.operators import OPERATORS
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
@@ -186,15 +186,15 @@ def gather_flattened(data: Any, indices: Any, *, mask: Any = None, dtype: Any = 
 
 
 def atomic_rmw(dst: Any, value: Any, op: Any, *, mask: Any = None, **_: Any) -> None:
-    """``dst[rows] += value`` in HBM, of rows that a tile of indices selects, which may repeat.
+    """``dst[rows] += value`` in HBM, of rows that a tile of indices selects: dma_compute.
 
-    Row by row: load, add, store. The device has one DMA for all, so the time is overestimated.
+    A row may be selected once: the DMA reads all rows before it writes them. KernelError when the program runs, if not.
     """
     what = "nl.atomic_rmw"
     session, dst = active_session(what), require_hbm(what, dst, "dst")
     if as_operator(op) is not OPERATORS["add"]:
         raise KernelError(f"{what}: op={op!r}; only np.add is there")
-    if not dst.is_indirect or dst.ndim != 2:
+    if not dst.is_indirect:
         raise KernelError(f"{what}: dst is {dst!r}; it must be rows that a tile of indices selects, as t[indices, ix]")
     if isinstance(value, SCALARS):
         value = _fill(dst, value)
@@ -204,20 +204,8 @@ def atomic_rmw(dst: Any, value: Any, op: Any, *, mask: Any = None, **_: Any) -> 
         value = copy(value)
         session.flush()
     for bounds in regions(mask, dst.shape):
-        (first, end), free = bounds or ((0, dst.shape[0]), (0, dst.shape[1]))
-        for row in range(first, end):
-            goal, addend = dst.narrow(((0, dst.shape[0]), free)), value.narrow(((row, row + 1), free))
-            _add_to_row(goal.target, row, addend.window)
-
-
-def _add_to_row(rows: NkiTensor, row: int, value: NkiTensor) -> None:
-    """Add a tile of one partition to one of the rows that the device looks up."""
-    goal = Tile(rows).narrow(((row, row + 1), *((0, size) for size in rows.shape[1:]))).target
-    total, addend = today.tile(value.shape, float32), today.tile(value.shape, float32)
-    isa.dma_copy(total, goal)
-    isa.dma_copy(addend, value)  # to the partition of the total: an engine has one for all operands
-    isa.tensor_tensor(total, total, addend, OPERATORS["add"])
-    isa.dma_copy(goal, total)
+        goal, addend = (dst, value) if bounds is None else (dst.narrow(bounds), value.narrow(bounds))
+        isa.dma_compute(goal.target, [goal.target, addend.window], OPERATORS["add"])
 
 
 def device_print(prefix: str, x: Any, *, mask: Any = None, **_: Any) -> None:

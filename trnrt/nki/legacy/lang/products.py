@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.lang.common import require_tile, result_format
-from trnrt.nki.legacy.lang.masks import mask_product, unmasked
+from trnrt.nki.legacy.lang.masks import mask_product, operand_tile
 from trnrt.nki.legacy.tiles import Pending
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import MemoryRegion
@@ -14,25 +15,46 @@ from trnrt.nki.sim import isa
 from trnrt.nki.sim.lang.common import copy_tile, copy_to_sbuf, tile
 from trnrt.nki.sim.tensor import NkiTensor
 
+_STATIONARY_MOST, _MOVING_MOST = 128, 512
+
 __all__ = ["matmul", "multiply_matrices", "transpose"]
 
 
 def multiply_matrices(stationary: Any, moving: Any, *, mask: Any = None, **options: Any) -> Pending:
-    """``stationary.T @ moving``, float32 in PSUM. ``psum += `` of it accumulates there."""
+    """``stationary.T @ moving``, float32 in PSUM. ``psum += `` of it accumulates there.
+
+    The engine reads SBUF; as in Beta 1, a tile in PSUM, as nc_transpose returns it, is copied there first.
+    """
     what = "nisa.nc_matmul"
-    given, other = unmasked(what, stationary, "stationary"), unmasked(what, moving, "moving")
+    given, other = operand_tile(what, stationary, "stationary"), operand_tile(what, moving, "moving")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, a, b, accumulate=False, **options)
+        isa.nc_matmul(dst, copy_to_sbuf(a), copy_to_sbuf(b), accumulate=False, **options)
 
     def fold(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, a, b, **options)
+        isa.nc_matmul(dst, copy_to_sbuf(a), copy_to_sbuf(b), **options)
 
     doubled = options.get("perf_mode") not in (None, "none")  # the first free dimension, of 2, is contracted too
     shape = (given.free_size // (2 if doubled else 1), *other.shape[2 if doubled else 1 :])
     dtype = given.format if options.get("is_transpose") else float32
+    _require_sizes(what, shape, given.shape[0], other.shape[0])
     a, b, where = mask_product(what, stationary, moving, mask, shape)
     return Pending(shape, dtype, emit, (a, b), buffer=MemoryRegion.psum, mask=where, fold=fold)
+
+
+def _require_sizes(what: str, shape: tuple[int, ...], contracted: int, also: int) -> None:
+    """The limits of a product of tiles: SDK 2.26.1, nisa.nc_matmul."""
+    columns, rest = shape[0], prod(shape[1:])
+    if columns > _STATIONARY_MOST or rest > _MOVING_MOST:
+        raise KernelError(
+            f"{what}: stationary has {columns} elements a partition, moving {rest}; the limits are {_STATIONARY_MOST} "
+            f"and {_MOVING_MOST}",
+            hint="divide the free axes into tiles: nl.tile_size.gemm_stationary_fmax and gemm_moving_fmax",
+        )
+    if contracted != also:
+        raise KernelError(
+            f"{what}: stationary spans {contracted} partitions, moving {also}; both are the contraction, and must agree"
+        )
 
 
 def matmul(x: Any, y: Any, *, transpose_x: bool = False, mask: Any = None, **_: Any) -> Pending:
@@ -44,10 +66,10 @@ def matmul(x: Any, y: Any, *, transpose_x: bool = False, mask: Any = None, **_: 
         raise KernelError("nl.matmul: mask with transpose_x=False; give x transposed, with transpose_x=True")
 
     def emit(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, _transpose_tile(a), b, accumulate=False)
+        isa.nc_matmul(dst, _transpose_tile(a), copy_to_sbuf(b), accumulate=False)
 
     def fold(dst: NkiTensor, a: NkiTensor, b: NkiTensor) -> None:
-        isa.nc_matmul(dst, _transpose_tile(a), b)
+        isa.nc_matmul(dst, _transpose_tile(a), copy_to_sbuf(b))
 
     shape = (x.shape[0], *y.shape[1:])
     return Pending(shape, float32, emit, (x, y), buffer=MemoryRegion.psum, mask=mask, fold=fold)
