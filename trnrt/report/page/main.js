@@ -28,7 +28,14 @@ function redraw() {
   });
 }
 
+// The steps of a chosen line of the kernel's function: the other run's bars of the same line have them, too.
+function chosenSteps() {
+  if (state.mask === null || state.line.file !== report.entry) return new Set();
+  return new Set(core().instructions.step.filter((step, k) => state.mask[k] && step !== OTHER));
+}
+
 function drawNow() {
+  const stepsOfLine = coreBefore() === undefined ? new Set() : chosenSteps();
   const colours = new Map(state.keys.map((key, place) => [key, place]));
   const paint = (key) => (key === OTHER ? OTHER : state.mode === "step" ? key : colours.get(key) ?? OTHER);
   const isFaded = (key) => state.alone !== null && key !== state.alone;
@@ -39,7 +46,7 @@ function drawNow() {
     faded: (span) => isFaded(keyOf(span)) || (state.mask !== null && !state.mask[core().instruction(span)]),
     before: {
       paint: (span) => paint(keyOf(span, coreBefore())),
-      faded: (span) => isFaded(keyOf(span, coreBefore())) || (state.line !== null && span !== state.before),
+      faded: (span) => isFaded(keyOf(span, coreBefore())) || (state.line !== null && span !== state.before && !stepsOfLine.has(coreBefore().step(span))),
     },
   });
   for (const memory of memories) memory.draw(state.tile?.memory === memory ? state.tile.tile : OTHER);
