@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 from trnrt import __version__
 from trnrt.commands.options import Reporting
-from trnrt.commands.profile import Files, compare, numbered_path, page_text, prepare, warn
-from trnrt.commands.records import Tracing, Views
+from trnrt.commands.profiling import Files, compare, numbered_path, page_text, prepare, warn
+from trnrt.commands.views import Tracing, Views
 from trnrt.errors import OptionError
-from trnrt.report.comparing import Baseline, call_name, read_baseline
 from trnrt.report.console import complain, note, render, say
-from trnrt.report.documents import Document, as_text, nki_profile_document
 from trnrt.text import count_text, names_text, quote
 
 if TYPE_CHECKING:
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
     from trnrt.nki.profiling import Profile
     from trnrt.nki.sim.subset_source import Finding
     from trnrt.report.against import Difference, Run
+    from trnrt.report.comparing import Baseline
+    from trnrt.report.documents import Document
 
 
 def profile_script(
@@ -37,24 +37,36 @@ def profile_script(
     report, profiles = _profile_calls(script, tracing)
     if not profiles and not report.failures:
         raise OptionError(f"{quote(str(script))} calls no kernel: there is nothing to profile", hint=_example(script))
-    document = nki_profile_document(report, profiles, version=__version__)
+    document = {}
+    if baseline is not None or against is not None or reporting.as_json or reporting.json_out is not None:
+        from trnrt.report.documents import nki_profile_document
+
+        document = nki_profile_document(report, profiles, version=__version__)
     comparisons = compare(_comparable(baseline, report), document)
     named = [(f"{call.kernel}({call.arguments})", predicted) for call, predicted in profiles]
     differences = _compare_runs(against, script, tracing, document, named)
     files = Files()
     files.write_document(reporting, document)
     files.write_views(views, named, differences=differences)
-    if named or reporting.as_json:
-        page = page_text(named, comparisons, baseline)
-        if differences:
-            from trnrt.report.against import difference_parts
+    if reporting.as_json:
+        from trnrt.report.documents import as_text
 
-            page += render(["", *difference_parts(differences)])
-        say(as_text(document) if reporting.as_json else page)
+        say(as_text(document))
+    elif named:
+        say(page_text(named, comparisons, baseline) + _differences_text(differences))
     warn([predicted for _, predicted in profiles])
     _tell(report, {text for _, predicted in profiles for text in predicted.notes})
     files.close()
     return not report.failures and not any(comparison.regressed for comparison in comparisons)
+
+
+def _differences_text(differences: Sequence[Difference]) -> str:
+    """The differences from another run as text; "" without one."""
+    if not differences:
+        return ""
+    from trnrt.report.against import difference_parts
+
+    return render(["", *difference_parts(differences)])
 
 
 def _compare_runs(
@@ -81,6 +93,8 @@ def _compare_runs(
 def _other_runs(against: Path, tracing: Tracing, profiles: Sequence[Profile]) -> list[Run]:
     """The runs of ``--against``: a script's, those of reports (numbered, for several calls), or a document's."""
     from trnrt.report.against import runs_of_document
+    from trnrt.report.comparing import call_name, read_baseline
+    from trnrt.report.documents import nki_profile_document
 
     if against.suffix == ".json":
         return runs_of_document(str(against), read_baseline(against, 0.0, "calls").document)

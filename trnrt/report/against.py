@@ -13,12 +13,10 @@ from difflib import SequenceMatcher
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from rich.text import Text
-
 from trnrt.errors import OptionError
 from trnrt.report.comparing import Change, call_name
+from trnrt.report.layout import Line, plain_table
 from trnrt.report.profiles import CHANGES_SHOWN, change_rows
-from trnrt.report.tables import plain_table
 from trnrt.text import count_text, escape_text, name_text, quote
 
 if TYPE_CHECKING:
@@ -167,7 +165,7 @@ def difference_parts(differences: Iterable[Difference]) -> list[RenderableType]:
         engines = [change for change in found.engines if change.before_us or change.after_us]
         heads = ("", "before us", "after us", "change")
         parts += [
-            Text(f"{name_text(found.after.name)} against {name_text(found.before.file)}", "bold"),
+            Line(f"{name_text(found.after.name)} against {name_text(found.before.file)}", "bold"),
             plain_table(heads, change_rows([found.benchmark]), right=(1, 2, 3), whole=(1, 2, 3)),
             "",
             plain_table(("engine, busy", *heads[1:]), change_rows(engines), right=(1, 2, 3), whole=(1, 2, 3)),
@@ -176,7 +174,7 @@ def difference_parts(differences: Iterable[Difference]) -> list[RenderableType]:
         if lines:
             heads = ("line, on the path", *heads[1:])
             parts.append(plain_table(heads, change_rows(lines[:CHANGES_SHOWN]), right=(1, 2, 3), whole=(1, 2, 3)))
-        parts += [Text(f"and {count_text(rest, 'more line')} that changed less")] if rest > 0 else []
+        parts += [Line(f"and {count_text(rest, 'more line')} that changed less")] if rest > 0 else []
         parts.append("")
     return parts[:-1]
 

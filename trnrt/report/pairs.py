@@ -17,12 +17,12 @@ from trnrt.text import count_text, escape_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from trnrt.nki.numbers import Agreement
     from trnrt.nki.ordering import Order
     from trnrt.nki.pairing import Comparison, LinePair, Side
     from trnrt.nki.profiling import Profile
+    from trnrt.report.layout import Grid
 
 LINES_SHOWN = 12
 """The most lines of a comparison: those whose times differ most."""
@@ -100,7 +100,7 @@ def _side_text(side: Side) -> str:
     return f"{name_text(Path(side.file).name)}: {name_text(side.call)}"
 
 
-def _totals_table(a: Profile, b: Profile) -> Table:
+def _totals_table(a: Profile, b: Profile) -> Grid:
     """Both times with their ranges, and what the two kernels need."""
     rows = [
         ("benchmark", range_text(a.benchmark), range_text(b.benchmark), _change(a.benchmark.us, b.benchmark.us)),
@@ -166,7 +166,7 @@ def agreement_line(found: Agreement) -> Text:
     return Text.assemble(verdict, f" {escape_text(agreement_text(found))}")
 
 
-def _engines_table(a: Profile, b: Profile) -> Table:
+def _engines_table(a: Profile, b: Profile) -> Grid:
     rows = []
     for name in dict.fromkeys([*a.engines, *b.engines]):
         one, other = (p.engines[name].busy_us if name in p.engines else 0.0 for p in (a, b))
@@ -174,7 +174,7 @@ def _engines_table(a: Profile, b: Profile) -> Table:
     return plain_table(("engine, busy us", "a", "b", "b - a"), rows, right=(1, 2, 3))
 
 
-def lines_table(lines: Iterable[LinePair]) -> Table:
+def lines_table(lines: Iterable[LinePair]) -> Grid:
     """A line for each line of either kernel: its part of the critical path in both."""
     rows = [
         (

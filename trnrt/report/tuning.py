@@ -17,10 +17,10 @@ from trnrt.text import count_text, ends_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from trnrt.nki.tuning.timing import Trial
     from trnrt.nki.tuning.tuner import Ranked, Tuned
+    from trnrt.report.layout import Grid
 
 REASONS_SHOWN = 8
 """The most reasons of refused candidates to show, the most frequent first."""
@@ -102,7 +102,7 @@ def _best_parts(tuned: Tuned) -> list[RenderableType]:
     return [*parts, *map(agreement_line, tuned.agreements or [])]
 
 
-def top_table(tuned: Tuned) -> Table:
+def top_table(tuned: Tuned) -> Grid:
     """A line for each of the fastest candidates: its arguments, its time, and its order with the best."""
     names = list(tuned.space.values)
     best = tuned.top[0].range.us
@@ -118,7 +118,7 @@ def top_table(tuned: Tuned) -> Table:
     return plain_table(columns, rows, right=numbers)
 
 
-def reasons_table(refused: Iterable[Trial]) -> Table:
+def reasons_table(refused: Iterable[Trial]) -> Grid:
     """A line for each kind of reason, whatever its numbers: how many candidates it refused, and the first of them."""
     groups: dict[str, list[Trial]] = {}
     for trial in refused:
@@ -133,7 +133,7 @@ def reasons_table(refused: Iterable[Trial]) -> Table:
     return plain_table(("refused", "for example", "why"), rows, right=(0,))
 
 
-def _trials_table(trials: Iterable[Trial]) -> Table:
+def _trials_table(trials: Iterable[Trial]) -> Grid:
     rows = [(_values_text(trial), f"{trial.us or 0:,.2f}", name_text(trial.reason)) for trial in trials]
     return plain_table(("candidate", "us", "why"), rows, right=(1,))
 

@@ -115,6 +115,37 @@ def test_partitions_and_several_block_dimensions_take_turns() -> None:
             assert found[f"grid[{i}, {j}]"] == (i % 2 * 32, 64 + (i % 2 * 3 + j) * 40)
 
 
+def _moving_offset(loop: Any) -> Any:
+    def kernel() -> Any:
+        out, offset = nl.ndarray((128, 10), dtype=np.float32, buffer=nl.shared_hbm), 0
+        for i in loop(3):
+            outer = nl.ndarray((P(128), 10), dtype=np.float32, buffer=ncc.sbuf.mod_alloc(base_addr=offset))
+            offset += 40
+            outer[...] = nisa.memset((128, 10), i, np.float32)
+            for j in loop(2):
+                inner = nl.ndarray((P(128), 10), dtype=np.float32, buffer=ncc.sbuf.mod_alloc(base_addr=offset))
+                offset += 40
+                inner[...] = nisa.tensor_scalar(outer, np.add, j)
+                nl.store(out, inner)
+        return out
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("loop", "wanted"),
+    [
+        (nl.affine_range, [0, 40, 40] * 3),
+        (nl.sequential_range, [0, 40, 40] * 3),
+        (nl.static_range, [40 * k for k in range(9)]),
+        (range, [40 * k for k in range(9)]),
+    ],
+)
+def test_a_loop_s_body_gives_the_addresses_of_its_first_trip(loop: Any, wanted: list[int]) -> None:
+    program = trace(jit(_moving_offset(loop)))
+    assert [one.address[1] for one in program.storages if one.on_chip and one.address is not None] == wanted
+
+
 def test_alloc_places_blocks_by_a_function() -> None:
     asked = []
 

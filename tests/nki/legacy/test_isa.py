@@ -111,6 +111,32 @@ def test_a_mask_leaves_elements_unwritten() -> None:
     assert_close(run(masked, x, y), wanted)
 
 
+def test_a_masked_result_that_is_copied_keeps_the_rest_of_its_target() -> None:
+    x, y = numbers(1, 32, 16), numbers(2, 32, 24)
+
+    def masked(a: Any, b: Any) -> Any:
+        made = nisa.memset((16, 24), 7.0, nl.bfloat16)
+        made[...] = nisa.nc_matmul(a, b, mask=nl.arange(24)[None, :] < 10)
+        return made
+
+    wanted = np.full((16, 24), 7.0, np.float32)
+    wanted[:, :10] = (x.T @ y)[:, :10]
+    assert_close(run(masked, x, y), wanted.astype(BFLOAT16))
+
+
+def test_a_masked_column_is_repeated_in_the_rows_that_it_has() -> None:
+    x = numbers(1, 64, 16)
+
+    def masked(a: Any) -> Any:
+        made = nisa.memset((64, 5), 7.0, np.float32)
+        made[...] = nisa.tensor_reduce(np.add, a, axis=1, mask=nl.arange(64)[:, None] < 32)
+        return made
+
+    wanted = np.full((64, 5), 7.0, np.float32)
+    wanted[:32] = x[:32].sum(1, keepdims=True)
+    np.testing.assert_allclose(run(masked, x), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_a_mask_of_false_issues_nothing() -> None:
     x = numbers(1, 8, 8)
 
@@ -255,6 +281,17 @@ def test_nc_matmul_multiplies(sizes: tuple[int, int, int], dtype: Any) -> None:
     np.testing.assert_allclose(got, wide(x).T @ wide(y), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("transpose_x", [False, True])
+def test_matmul_copies_operands_from_psum(transpose_x: bool) -> None:
+    x, y = numbers(1, 24, 24), numbers(2, 24, 24)
+
+    def function(a: Any, b: Any) -> Any:
+        return nl.matmul(nisa.nc_transpose(a), nisa.nc_transpose(b), transpose_x=transpose_x)
+
+    wanted = x @ y.T if transpose_x else x.T @ y.T
+    np.testing.assert_allclose(run(function, x, y), wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_nc_matmul_takes_a_tile_of_the_array() -> None:
     x, y = numbers(1, 64, 64), numbers(2, 64, 100)
     got = run(lambda a, b: nisa.nc_matmul(a, b, tile_position=(64, 0), tile_size=(64, 64)), x, y)
@@ -338,6 +375,24 @@ def test_an_error_names_the_line_of_its_instruction() -> None:
 def test_sizes_have_beta_1_s_limits(function: Function, shape: tuple[int, ...], says: str) -> None:
     with pytest.raises(KernelError, match=says):
         run(function, numbers(1, *shape))
+
+
+def test_an_argument_that_nisa_does_not_have_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"nisa\.activation has no argument 'sclae'; it has bias, data, dtype"):
+        run(lambda a: nisa.activation(np.exp, a, sclae=2.0), numbers(1, 4, 4))
+
+
+def test_a_result_is_put_where_buffer_says() -> None:
+    x = numbers(1, 16, 24)
+
+    def function(a: Any) -> Any:
+        made = nisa.activation(np.square, a, buffer=nl.psum, name="squares")
+        assert made.buffer is nl.psum
+        return nisa.tensor_copy(made, name="copied")
+
+    assert_close(run(function, x), np.square(x))
+    with pytest.raises(KernelError, match=r"must be nl\.sbuf or nl\.psum"):
+        run(lambda a: nisa.activation(np.square, a, buffer=nl.shared_hbm), x)
 
 
 def test_a_custom_library_is_refused() -> None:

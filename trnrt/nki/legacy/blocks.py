@@ -13,8 +13,9 @@ from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.allocating import Allocation, PsumAllocator, SbufAllocator
+from trnrt.nki.legacy.assigning import assign
 from trnrt.nki.legacy.session import active_session
-from trnrt.nki.legacy.tiles import Tile, assign, on_chip_shape
+from trnrt.nki.legacy.tiles import Tile, on_chip_shape
 from trnrt.nki.machine.dtypes import DType
 from trnrt.nki.machine.program import MemoryRegion, Source
 from trnrt.nki.sim.tensor import NkiTensor
@@ -62,7 +63,7 @@ class Blocks:
         return self.tiles[0].buffer
 
     def __repr__(self) -> str:
-        return f"Blocks({self.blocks} of {self.tiles[0]!r})"
+        return f"Blocks({self.blocks} of {self.tiles[0].describe()})"
 
     def __getitem__(self, key: Any) -> Tile | Blocks:
         """The tile of a block, or a part of it; without integers for all block dimensions, the blocks that are left."""
@@ -129,6 +130,8 @@ def allocate(shape: Any, dtype: DType, buffer: Any, name: str = "") -> Tile | Bl
     if allocation.region in (MemoryRegion.shared_hbm, MemoryRegion.private_hbm):
         return Tile(session.allocate(sizes, dtype, MemoryRegion.shared_hbm, name))
     session.use_allocation(direct=allocation.place is not None)
+    if allocation.place is not None:
+        allocation = session.repeat_allocation(allocation)
     name = name or _variable_name(*session.tracer.here())
     at = next((k for k, size in enumerate(sizes) if isinstance(size, PartitionDim)), 0)
     blocks, inner = tuple(index(size) for size in sizes[:at]), on_chip_shape(sizes[at:])

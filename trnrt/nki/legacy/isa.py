@@ -10,6 +10,7 @@ from trnrt.nki.legacy.instructions.movement import *
 from trnrt.nki.legacy.instructions.reductions import *
 from trnrt.nki.legacy.instructions.search import *
 from trnrt.nki.legacy.instructions.selection import *
+from trnrt.nki.legacy.lang.program import fp32 as fp32
 from trnrt.nki.machine import modes
 from trnrt.nki.machine.program import Engine
 from trnrt.nki.sim import isa as _isa
@@ -20,6 +21,7 @@ vector_engine = Engine.vector
 scalar_engine = Engine.scalar
 gpsimd_engine = Engine.gpsimd
 unknown_engine = Engine.unknown
+dma_engine = Engine.dma
 nc_version = modes.nc_version
 reduce_cmd = modes.reduce_cmd
 dge_mode = modes.dge_mode

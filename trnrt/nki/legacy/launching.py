@@ -25,7 +25,7 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import Range
 from trnrt.nki.sim.kernel import Kernel, Simulated, Spec, default_target
 from trnrt.nki.sim.tensor import NkiTensor
-from trnrt.nki.sim.trace import active_tracer, is_tracing
+from trnrt.nki.sim.trace import Tracer, active_tracer, is_tracing
 
 __all__ = ["LegacyKernel", "baremetal", "benchmark", "jit", "nc", "profile", "simulate_kernel", "spmd_dim", "trace"]
 
@@ -115,7 +115,20 @@ class LegacyKernel(Kernel):
                 args = [_wrap(value) for value in arguments.args]
                 result = self.function(*args, **{name: _wrap(value) for name, value in arguments.kwargs.items()})
                 result = _unwrap(self.name, result)
+        _require_written(tracer, result)
         return result
+
+
+def _require_written(tracer: Tracer, result: Any) -> None:
+    """KernelError for a new tensor that is returned, and that no instruction writes to."""
+    program = tracer.program
+    known = program.writers().keys() | {storage.index for storage in program.inputs} | program.initial.keys()
+    for output in result if isinstance(result, tuple) else (result,):
+        if isinstance(output, NkiTensor) and output.storage.index not in known:
+            raise KernelError(
+                f"kernel {program.kernel} returned {output.storage}, and nothing is written to it",
+                hint="nl.store to it; a loop of no trips stores nothing, and neither does a mask that is false",
+            )
 
 
 def _wrap(value: Any) -> Any:
@@ -155,7 +168,7 @@ def trace(func: Any = None, **_: Any) -> Any:
 
 def simulate_kernel(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a kernel on numpy arrays in the simulator; arguments that it writes are updated."""
-    made = jit(kernel)
+    made = kernel.kernel if isinstance(kernel, Launched) else jit(kernel)
     return Simulated(made, get_target(default_target()))(*args, **kwargs)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType
@@ -25,6 +25,19 @@ class Waiting(Protocol):
         """Issue the instruction, with a tile of its own."""
 
 
+@dataclass(eq=False)
+class LoopTrips:
+    """A loop that runs, and the places of tiles that its body has given: in ``first`` they are noted, later used."""
+
+    first: bool = True
+    given: list[tuple[Source, Any]] = field(default_factory=list)
+    at: int = 0
+
+    def begin(self, *, first: bool) -> None:
+        """Begin a trip."""
+        self.first, self.at = first, 0
+
+
 @dataclass
 class Session:
     """One instance of a kernel. ``program``: its place in the launch grid, of the sizes ``grid``.
@@ -34,7 +47,7 @@ class Session:
     written yet, each with the place of its allocation: a matrix product that adds to one may overwrite it.
     ``automatic``: the allocator places all tiles, also those that the kernel gives addresses. ``stacked``: tiles of
     both kinds may be mixed. ``allocated``: where the first tile with a given address is, and the first without.
-    ``runs``: of loops that ``nl.loop_reduce`` reduces over.
+    ``runs``: of loops that ``nl.loop_reduce`` reduces over. ``loops``: those that run, the outermost first.
     """
 
     tracer: Tracer
@@ -48,6 +61,7 @@ class Session:
     stacked: bool = False
     allocated: dict[bool, Source] = field(default_factory=dict)
     runs: dict[object, object] = field(default_factory=dict)
+    loops: list[LoopTrips] = field(default_factory=list)
 
     def flush(self) -> None:
         """Issue the instruction that waits."""
@@ -65,6 +79,23 @@ class Session:
                 hint="give each nl.ndarray a buffer=ncc.sbuf.mod_alloc(...) or ncc.psum.mod_alloc(...), or decorate "
                 "the kernel with @nki.compiler.force_auto_alloc",
             )
+
+    def repeat_allocation(self, allocation: Any) -> Any:
+        """The addresses for a tile: in later trips of a loop those of the first one.
+
+        AWS's compiler traces a loop's body once: ``base_addr=offset; offset += size`` there is one address.
+        """
+        source = self.tracer.here()[0]
+        for loop in self.loops:
+            if not loop.first and loop.at < len(loop.given) and loop.given[loop.at][0] == source:
+                allocation = loop.given[loop.at][1]
+                break
+        for loop in self.loops:
+            if loop.first:
+                loop.given.append((source, allocation))
+            else:
+                loop.at += 1
+        return allocation
 
     @contextmanager
     def write_at(self, place: Place) -> Iterator[None]:
@@ -143,6 +174,21 @@ def active_session(what: str) -> Session:
     return session
 
 
+def begin_loop() -> LoopTrips:
+    """Note that a loop runs in the active session, if there is one; ``end_loop`` ends it."""
+    loop, session = LoopTrips(), _ACTIVE.get()
+    if session is not None:
+        session.loops.append(loop)
+    return loop
+
+
+def end_loop(loop: LoopTrips) -> None:
+    """End a loop, and those inside it that were left by ``break``."""
+    session = _ACTIVE.get()
+    if session is not None and loop in session.loops:
+        del session.loops[session.loops.index(loop) :]
+
+
 def is_active() -> bool:
     """True if a kernel of the old namespace is being traced."""
     return _ACTIVE.get() is not None
@@ -158,4 +204,14 @@ def instance(what: str, axis: int) -> tuple[int, int]:
     return session.program[axis], session.grid[axis]
 
 
-__all__ = ["Place", "Session", "Waiting", "activate", "active_session", "instance", "is_active"]
+__all__ = [
+    "Place",
+    "Session",
+    "Waiting",
+    "activate",
+    "active_session",
+    "begin_loop",
+    "end_loop",
+    "instance",
+    "is_active",
+]

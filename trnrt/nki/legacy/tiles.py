@@ -1,4 +1,4 @@
-"""Tensors and tiles of the old namespace: views with its index expressions, assignment and operators.
+"""Tensors and tiles of the old namespace: views with its index expressions, operators, results that wait.
 
 A ``Tile`` is a window on a tensor in HBM, SBUF or PSUM. A ``Pending`` is the result of an instruction that waits for
 its destination: ``t[...] = nl.exp(x)`` and ``psum += nisa.nc_matmul(x, y)`` write to ``t`` and ``psum`` at once. Any
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NoReturn
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,13 +20,10 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
 from trnrt.nki.legacy.session import Session, active_session
-from trnrt.nki.legacy.slicing import leaves
 from trnrt.nki.legacy.splitting import split_ranks
-from trnrt.nki.legacy.windows import Beyond, repeat, select
+from trnrt.nki.legacy.windows import Beyond, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
 from trnrt.nki.machine.program import MemoryRegion, Source
-from trnrt.nki.machine.rules.access import start_problem
-from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.values import MARKER
 
@@ -34,7 +31,7 @@ SMALL_FLOATS = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3, ml_dtypes.float8_e5m2
 SCALARS = (int, float, np.number, np.bool_, *SMALL_FLOATS)
 
 FUNCTIONS: dict[str, Callable[..., Tile]] = {}
-"""Functions of `nl` behind the operators and methods of tiles, which register themselves: ``binary``, ``copy`` ..."""
+"""Functions behind the operators and methods of tiles, which register themselves: ``assign``, ``binary``, ``copy``."""
 
 
 class Tile:
@@ -134,9 +131,9 @@ class Tile:
         keys = key if isinstance(key, tuple) else (key,)
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
-            return self._masked(view, keys[0])
-        if not self._beyond and _are_plain(keys) and not any(map(leaves, keys, view.shape)):
-            return Tile(view[keys])
+            return self._mask_operand(view, keys[0])
+        if not self._beyond and _are_plain(keys, view.shape):
+            return Tile(view if keys.count(_ALL) == len(keys) else view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
         if self._beyond and found.shape == view.shape:
@@ -144,9 +141,9 @@ class Tile:
         return Tile(found if not self._beyond else select(self.target, keys)[0], beyond)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        assign(self[key], value)
+        FUNCTIONS["assign"](self[key], value)
 
-    def _masked(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
+    def _mask_operand(self, view: NkiTensor, mask: bool | np.bool_) -> Tile:
         """The tile as an operand whose own mask holds everywhere, or nowhere: then no instruction may use it."""
         masked_out = (0, 0, 0, (0,) * view.ndim)
         return Tile(view, self._beyond if mask else (*self._beyond, masked_out))
@@ -209,8 +206,7 @@ class Tile:
         """``self <op>= other``: in this tile."""
         if name == "add" and isinstance(other, Pending) and other.fold_into(self):
             return self
-        assign(self, self._operate(name, other))
-        return self
+        return FUNCTIONS["assign"](self, self._operate(name, other))
 
     def __neg__(self) -> Tile:
         return FUNCTIONS["negative"](self)
@@ -267,12 +263,19 @@ Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
 
 
-def _are_plain(keys: tuple[Any, ...]) -> bool:
-    """True if keys are integers and slices, as most of those in an unrolled kernel."""
-    for one in keys:  # noqa: SIM110 - all() of a generator takes twice the time
-        if not isinstance(one, (slice, int)):
+_ALL = slice(None)
+
+
+def _are_plain(keys: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
+    """True if keys are integers, and slices that stay inside: most of those in an unrolled kernel."""
+    for one, size in zip(keys, shape, strict=False):
+        if isinstance(one, slice):
+            stop = one.stop
+            if stop is not None and (not isinstance(stop, int) or stop > size):
+                return False
+        elif not isinstance(one, int):
             return False
-    return True
+    return len(keys) <= len(shape)
 
 
 _WHOLE: tuple[tuple[None, None], ...] = ((None, None),)
@@ -340,6 +343,10 @@ class Pending(Tile):
     def target(self) -> NkiTensor:
         return self.target_of_read()
 
+    def place_in(self, region: MemoryRegion) -> None:
+        """Give the result a tile in that memory, if it needs one of its own."""
+        self._region = region
+
     def target_of_read(self) -> NkiTensor:
         """The tile of its own, which the instruction fills now if it still waits."""
         self.issue()
@@ -365,7 +372,7 @@ class Pending(Tile):
         """Write to ``target`` in place of a tile of its own, if its number format allows it; True if it did."""
         near = target.buffer is self.buffer or (self.buffer is MemoryRegion.sbuf and not self._loads)
         same = target.format == self.format or (self._converts and self.format is float32)
-        dst = _in_shape(target, self._shape) if self._waits and same and target.on_chip and near else None
+        dst = reshape_target(target, self._shape) if self._waits and same and target.on_chip and near else None
         if dst is None:
             return False
         self._issue_into(dst, self._emit)
@@ -375,7 +382,7 @@ class Pending(Tile):
         """Add to ``target`` in PSUM, as matrix products can; True if it did."""
         if not self._waits or self._fold is None or target.buffer is not MemoryRegion.psum:
             return False
-        dst = _in_shape(target, self._shape)
+        dst = reshape_target(target, self._shape)
         if dst is not None:
             self._issue_into(dst, self._fold, folds=True)
         return dst is not None
@@ -445,7 +452,7 @@ def narrow_operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
     return value.narrow(bounds[:1]).window  # a column, or a tile of another rank, has its partitions in common
 
 
-def _in_shape(target: Tile, shape: tuple[int, ...]) -> Tile | None:
+def reshape_target(target: Tile, shape: tuple[int, ...]) -> Tile | None:
     """The target in the shape of the result; None if it has other sizes, or no view of that shape."""
     if target.shape == shape:
         return target
@@ -459,64 +466,3 @@ def on_chip_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape with at least two dimensions: partitions, and elements of each."""
     sizes = tuple(int(size) for size in shape)
     return sizes if len(sizes) > 1 else (*(sizes or (1,)), 1)
-
-
-# -- Assignment --------------------------------------------------------------------------------------------
-
-
-def assign(target: Tile, value: Any) -> None:
-    """``target[...] = value``: the instruction that makes the value writes there, or the value is copied."""
-    session = active_session("an assignment")
-    if isinstance(value, Tile) and not isinstance(value, Pending) and _is_same(target, value):
-        return  # the end of ``t[...] += x``, which has written already
-    if not target.on_chip:
-        raise KernelError(
-            f"{target!r} is in HBM: assigning to it is no instruction",
-            hint="write nl.store(tensor[...], value) or nisa.dma_copy(dst=tensor[...], src=value)",
-        )
-    if isinstance(value, SCALARS):
-        session.flush()
-        _fill(target.window, float(value) if isinstance(value, SMALL_FLOATS) else value)
-        return
-    if not isinstance(value, Tile):
-        raise KernelError(f"a {type(value).__name__} is assigned to a tile; it must be a tile or a number")
-    if isinstance(value, Pending) and not value.parts:
-        return  # its mask is false everywhere
-    if prod(value.shape) != prod(target.shape) and value.free_size != 1:
-        _refuse_sizes(target, value)
-    if isinstance(value, Pending) and value.shape[0] == target.shape[0] and value.issue_into(target):
-        return
-    if not value.on_chip:
-        raise KernelError(f"{value!r} is in HBM: bring it in with nl.load", hint="t[...] = nl.load(tensor[...])")
-    session.flush()
-    source, goal = value.window, target.window
-    if value.free_size != target.free_size:
-        source = repeat(source, goal.shape)
-    if source.shape[0] != goal.shape[0]:
-        _refuse_sizes(target, value)
-    isa.tensor_copy(goal, source)
-
-
-def _fill(view: NkiTensor, value: Any) -> None:
-    """memset; where no engine can start, of a tile that a DMA then copies to the view."""
-    if start_problem("dst", view) is None:
-        isa.memset(view, value)
-        return
-    made = active_session("an assignment").allocate(view.shape, view.dtype, MemoryRegion.sbuf)
-    isa.memset(made, value)
-    isa.dma_copy(view, made)
-
-
-def _refuse_sizes(target: Tile, value: Tile) -> NoReturn:
-    raise KernelError(f"a tile of shape {value.shape} is assigned to one of shape {target.shape}; sizes must agree")
-
-
-def _is_same(one: Tile, other: Tile) -> bool:
-    a, b = one._view, other._view
-    return (a.storage is b.storage, a.shape, a.strides, a.offset, a.cast) == (
-        True,
-        b.shape,
-        b.strides,
-        b.offset,
-        b.cast,
-    )

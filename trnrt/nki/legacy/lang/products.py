@@ -8,7 +8,7 @@ from typing import Any
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.lang.common import require_tile, result_format
 from trnrt.nki.legacy.lang.masks import mask_product, operand_tile
-from trnrt.nki.legacy.tiles import Pending
+from trnrt.nki.legacy.tiles import FUNCTIONS, Pending, Tile
 from trnrt.nki.machine.dtypes import float32
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim import isa
@@ -59,8 +59,9 @@ def _require_sizes(what: str, shape: tuple[int, ...], contracted: int, also: int
 
 def matmul(x: Any, y: Any, *, transpose_x: bool = False, mask: Any = None, **_: Any) -> Pending:
     """``x.T @ y`` with ``transpose_x``, else ``x @ y``, for which x is transposed first; float32 in PSUM."""
+    y = _bring_to_sbuf(y)
     if transpose_x:
-        return multiply_matrices(x, y, mask=mask)
+        return multiply_matrices(_bring_to_sbuf(x), y, mask=mask)
     x, y = require_tile("nl.matmul", x), require_tile("nl.matmul", y, "y")
     if mask is not None and not isinstance(mask, bool):
         raise KernelError("nl.matmul: mask with transpose_x=False; give x transposed, with transpose_x=True")
@@ -73,6 +74,12 @@ def matmul(x: Any, y: Any, *, transpose_x: bool = False, mask: Any = None, **_: 
 
     shape = (x.shape[0], *y.shape[1:])
     return Pending(shape, float32, emit, (x, y), buffer=MemoryRegion.psum, mask=mask, fold=fold)
+
+
+def _bring_to_sbuf(operand: Any) -> Any:
+    """A copy of a tile in PSUM, which the tensor engine doesn't read; others as they are."""
+    in_psum = isinstance(operand, Tile) and operand.buffer is MemoryRegion.psum
+    return FUNCTIONS["copy"](operand) if in_psum else operand
 
 
 def _transpose_tile(x: NkiTensor) -> NkiTensor:

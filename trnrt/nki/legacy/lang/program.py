@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
 from operator import index
@@ -15,7 +15,7 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Grid, MeshGrid
 from trnrt.nki.legacy.lang.common import named_format
-from trnrt.nki.legacy.session import active_session, instance
+from trnrt.nki.legacy.session import active_session, begin_loop, end_loop, instance
 from trnrt.nki.legacy.tiles import Tile
 from trnrt.nki.machine.dtypes import tfloat32
 from trnrt.nki.machine.program import Register
@@ -56,14 +56,22 @@ class LoopIndex(int):
 
 @dataclass(frozen=True)
 class Trips:
-    """The indices of an unrolled loop."""
+    """The indices of an unrolled loop. ``traced_once``: AWS's compiler runs the body's Python for one trip only."""
 
     numbers: range
+    traced_once: bool = True
 
     def __iter__(self) -> Iterator[LoopIndex]:
         last, run = len(self.numbers) - 1, next(_RUNS)
-        for at, number in enumerate(self.numbers):
-            yield LoopIndex(number, first=at == 0, last=at == last, run=run)
+        loop = begin_loop() if self.traced_once else None
+        try:
+            for at, number in enumerate(self.numbers):
+                if loop is not None:
+                    loop.begin(first=at == 0)
+                yield LoopIndex(number, first=at == 0, last=at == last, run=run)
+        finally:
+            if loop is not None:
+                end_loop(loop)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -80,7 +88,11 @@ def affine_range(*bounds: Any, **_: Any) -> Trips:
 
 
 sequential_range = affine_range
-static_range = affine_range
+
+
+def static_range(*bounds: Any, **_: Any) -> Trips:
+    """The trips of a loop that AWS's compiler unrolls, too; ``range(*bounds)``."""
+    return replace(affine_range(*bounds), traced_once=False)
 
 
 def program_id(axis: int) -> int:

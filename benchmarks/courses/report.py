@@ -1,0 +1,91 @@
+"""The results of ``python -m benchmarks.courses``: tables for the terminal, and the JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.tables import plain_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from benchmarks.courses.samples.running import Outcome
+    from benchmarks.courses.working import Result
+
+SHARE = 0.9
+"""Of the kernels with public imports only: the least share that must run and agree."""
+
+
+def courses_document(results: Sequence[Result], outcomes: Sequence[Outcome]) -> Document:
+    """Microseconds; ``passed`` is that of all harnesses, and of the share of kernels."""
+    public = [one for one in outcomes if one.public and one.kernel]
+    agreeing = sum(one.agrees for one in public)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark": "courses",
+        "harnesses": [_harness(result) for result in results],
+        "samples": [asdict(one) | {"agrees": one.agrees} for one in outcomes],
+        "public_kernels": len(public),
+        "agreeing_kernels": agreeing,
+        "passed": all(result.passed for result in results) and agreeing >= SHARE * len(public),
+    }
+
+
+def _harness(result: Result) -> Document:
+    run = result.run
+    return {
+        "name": run.name,
+        "commit": f"{run.course.name}@{run.course.commit}",
+        "solution": None if run.solution is None else f"{run.solution[0].name}@{run.solution[0].commit}",
+        "target": run.target,
+        "changes": [f"{file}: {what}" for file, what, _ in run.changes],
+        "predicted_us": list(result.times_us),
+        "limits_us": list(run.limits),
+        "published_us": list(run.published),
+        "passed": result.passed,
+        "problems": list(result.problems),
+        "cpu_seconds": round(result.cpu_seconds, 1),
+    }
+
+
+def courses_parts(results: Sequence[Result], outcomes: Sequence[Outcome]) -> list[RenderableType]:
+    """A line for each harness and time, and one for each kernel."""
+    parts: list[RenderableType] = []
+    if results:
+        columns = ("harness", "target", "predicted us", "limit us", "published us", "CPU s", "verdict")
+        lines = [line for result in results for line in _lines(result)]
+        parts += [plain_table(columns, lines, right=(2, 3, 4, 5)), ""]
+    if outcomes:
+        rows = [(one.file, one.kernel, difference_text(one), verdict_of(one)) for one in outcomes]
+        public = [one for one in outcomes if one.public and one.kernel]
+        agreeing = sum(one.agrees for one in public)
+        parts += [plain_table(("file", "kernel", "difference", "verdict"), rows), ""]
+        parts.append(f"{agreeing} of {len(public)} kernels with public imports only run and agree")
+    return parts
+
+
+def _lines(result: Result) -> list[tuple[str, ...]]:
+    """A line for each time of a run; the first has its name and verdict."""
+    run = result.run
+    verdict = "as it must be" if result.passed else "; ".join(result.problems)
+    times = list(zip_longest(result.times_us, run.limits, run.published)) or [(None, None, None)]
+    found = []
+    for at, figures in enumerate(times):
+        shown = ["" if figure is None else f"{figure:,.1f}" for figure in figures]
+        name, end = (run.name, run.target), (f"{result.cpu_seconds:.0f}", verdict)
+        found.append((*(name if at == 0 else ("", "")), *shown, *(end if at == 0 else ("", ""))))
+    return found
+
+
+def difference_text(outcome: Outcome) -> str:
+    """The largest difference of a kernel that agrees."""
+    return f"{outcome.difference:.1e}" if outcome.agrees and outcome.difference is not None else ""
+
+
+def verdict_of(outcome: Outcome) -> str:
+    """Whether a kernel agrees, or why it doesn't."""
+    return f"agrees ({outcome.tolerance})" if outcome.agrees else outcome.problem
