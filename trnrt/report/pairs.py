@@ -28,6 +28,7 @@ LINES_SHOWN = 12
 """The most lines of a comparison: those whose times differ most."""
 
 _COMMON_SHOWN = 3
+_LARGE_RATIO = 2  # from here on, percent are hard to read
 
 
 def compare_document(
@@ -123,7 +124,8 @@ def order_lines(order: Order, names: tuple[str, str] = ("a", "b")) -> list[Text]
     faster, slower = (second, first) if order.second.us < order.first.us else (first, second)
     ratio = max(order.ratio, 1 / order.ratio)
     meets = "overlap" if order.overlap else "don't overlap"
-    verdict = f"{slower} takes {100 * (ratio - 1):.1f} % longer than {faster}"
+    longer = f"{100 * (ratio - 1):.1f} % longer than" if ratio < _LARGE_RATIO else f"{ratio:.1f} times as long as"
+    verdict = f"{slower} takes {longer} {faster}"
     common = f" ({list_text(order.common, _COMMON_SHOWN)})" if order.common else ""
     if order.certainty is Certainty.TIE:
         text = f"A tie: {first} and {second} differ by less than {100 * TIE:g} %, and the model is no better than that."

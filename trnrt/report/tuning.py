@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from trnrt.nki.ordering import Certainty
 from trnrt.report.documents import SCHEMA_VERSION, Document, prediction_document
 from trnrt.report.pairs import agreement_line, order_document, order_lines
 from trnrt.report.tables import plain_table
-from trnrt.text import count_text, ends_text, name_text, range_text
+from trnrt.text import count_text, ends_text, name_text, one_line, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -96,10 +96,18 @@ def _best_parts(tuned: Tuned) -> list[RenderableType]:
     if tuned.order is not None:
         same = tuned.best_call == tuned.default_call
         parts += [Text("The default is the best.", "bold")] if same else order_lines(tuned.order, ("default", "best"))
-    ties = sum(ranked.certainty is Certainty.TIE for ranked in tuned.top[1:])
-    if ties:
-        parts.append(Text(f"{count_text(ties, 'other candidate')} of those below can't be told from the best."))
+    parts += _doubts(tuned.top[1:])
     return [*parts, *map(agreement_line, tuned.agreements or [])]
+
+
+def _doubts(others: Sequence[Ranked]) -> list[Text]:
+    """How many of the next candidates may be as fast as the best, or faster."""
+    ties, unsure = (
+        sum(ranked.certainty is certainty for ranked in others) for certainty in (Certainty.TIE, Certainty.OPEN)
+    )
+    texts = [f"{ties:,} can't be told from the best (tie)"] if ties else []
+    texts += [f"{unsure:,} may be faster (open)"] if unsure else []
+    return [Text(f"Of the next {len(others)}, {', and '.join(texts)}.")] if texts else []
 
 
 def top_table(tuned: Tuned) -> Grid:
@@ -125,7 +133,7 @@ def reasons_table(refused: Iterable[Trial]) -> Grid:
         groups.setdefault(re.sub(r"\d+", "N", trial.reason), []).append(trial)
     most = sorted(groups.items(), key=lambda item: -len(item[1]))
     rows = [
-        (f"{len(trials):,}", _values_text(trials[0]), name_text(trials[0].reason)) for _, trials in most[:REASONS_SHOWN]
+        (f"{len(trials):,}", _values_text(trials[0]), one_line(trials[0].reason)) for _, trials in most[:REASONS_SHOWN]
     ]
     rest = sum(len(trials) for _, trials in most[REASONS_SHOWN:])
     if rest:
@@ -134,7 +142,7 @@ def reasons_table(refused: Iterable[Trial]) -> Grid:
 
 
 def _trials_table(trials: Iterable[Trial]) -> Grid:
-    rows = [(_values_text(trial), f"{trial.us or 0:,.2f}", name_text(trial.reason)) for trial in trials]
+    rows = [(_values_text(trial), f"{trial.us or 0:,.2f}", one_line(trial.reason)) for trial in trials]
     return plain_table(("candidate", "us", "why"), rows, right=(1,))
 
 
