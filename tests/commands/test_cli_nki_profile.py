@@ -276,3 +276,73 @@ def test_a_baseline_of_a_model_is_refused(script: Any, tmp_path: Path) -> None:
     old.write_text(json.dumps({"schema_version": 1, "model": "m", "predicted_us": predicted, "steps": [step]}))
     outcome = profiled(script(BOTH), "--baseline", old)
     assert outcome.code == 2 and "it is one of `trnrt profile`" in outcome.err
+
+
+# ---- another run
+
+
+def test_what_pins_the_critical_path_is_said_first(script: Any) -> None:
+    path = script("add(ones, ones)")
+    document = profiled(path, "--json").document["calls"][0]
+    sentence = document["bottleneck"]["sentence"]
+    assert sentence.startswith("The fixed latencies of DMA transfers (lines 14, 15 and 18) hold ")
+    out = " ".join(profiled(path).out.split())
+    assert sentence in out and out.index(sentence) < out.index("What makes the first range wide")
+
+
+def test_json_has_the_cost_of_each_line(script: Any) -> None:
+    path = script("add(ones, ones)")
+    call = profiled(path, "--json").document["calls"][0]
+    assert [line["code"][:18] for line in call["lines"]] == [
+        "nisa.dma_copy(dst=", "nisa.dma_copy(dst=", "nisa.tensor_tensor", "nisa.dma_copy(dst="
+    ]  # fmt: skip
+    assert {line["file"] for line in call["lines"]} == {str(path)}
+    assert sum(line["path_us"] for line in call["lines"]) == pytest.approx(sum(s["time_us"] for s in call["steps"]))
+
+
+@pytest.mark.parametrize("kind", ["script", "report", "document"])
+def test_against_another_run(script: Any, tmp_path: Path, kind: str) -> None:
+    old = tmp_path / "old.py"
+    old.write_text(f"# a comment\n{KERNELS}add(ones, ones)\n")
+    report, document, page = tmp_path / "old.html", tmp_path / "old.json", tmp_path / "new.html"
+    assert profiled(old, "--html", report, "--json-out", document).code == 0
+    other = {"script": old, "report": report, "document": document}[kind]
+    path = script("add(ones, ones, times=7)\n")
+    outcome = profiled(path, "--against", other, "--html", page, "--json")
+    assert outcome.code == 0
+    (found,) = outcome.document["against"]
+    assert (found["name"], found["against"], found["file"]) == (SEVEN, ONE, str(other))
+    assert found["after_us"] > found["before_us"]
+    busy = {engine["name"]: (engine["before_us"], engine["after_us"]) for engine in found["engines"]}
+    assert busy["vector"][1] > 4 * busy["vector"][0] > 0
+    largest = found["lines"][0]
+    assert largest["code"].startswith("nisa.tensor_tensor") and largest["before_line"] == largest["after_line"] + 1
+    drawn = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])["against"]
+    assert len(drawn["cores"]) == (0 if kind == "document" else 1)
+    assert ("has no timeline to draw" in page.read_text()) == (kind == "document")
+    assert f"{SEVEN} against {other}" in profiled(path, "--against", other).out
+
+
+def test_reports_of_several_calls_are_read_by_their_numbers(script: Any, tmp_path: Path) -> None:
+    path, report = script(BOTH), tmp_path / "old.html"
+    assert profiled(path, "--html", report).code == 0
+    found = profiled(path, "--against", report, "--json").document["against"]
+    assert [difference["file"] for difference in found] == [str(tmp_path / f"old-{k}.html") for k in (1, 2)]
+    assert all(difference["after_us"] == difference["before_us"] for difference in found)
+
+
+def test_other_runs_that_do_not_fit_are_refused(script: Any, tmp_path: Path) -> None:
+    path, old = script(BOTH), tmp_path / "old.py"
+    old.write_text(f"{KERNELS}add(ones, ones)\n")
+    fewer = profiled(path, "--against", old)
+    assert (fewer.code, fewer.out) == (2, "")
+    assert f"has the calls {ONE}; these are {ONE}, {SEVEN}" in fewer.err
+    old.write_text(KERNELS)
+    assert "has no call to compare with" in profiled(path, "--against", old).err
+    for name in ("none.html", "none.json", "none.py"):
+        missing = profiled(path, "--against", tmp_path / name)
+        assert (missing.code, missing.out) == (2, ""), name
+    empty = tmp_path / "empty.json"
+    empty.write_text(json.dumps({"schema_version": 1, "calls": [{"kernel": "add", "arguments": "", "predicted_us":
+        {"benchmark": 1, "profiler": 2}, "steps": []}]}))  # fmt: skip
+    assert "has no engines and lines" in profiled(script("add(ones, ones)"), "--against", empty).err

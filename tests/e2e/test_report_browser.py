@@ -14,8 +14,11 @@ import trnrt
 from trnrt.backends.simulator import load_entry
 from trnrt.nki import Spec, trace
 from trnrt.nki.machine.timing import Timeline, schedule
-from trnrt.nki.profiling import Profile
+from trnrt.nki.profiling import Profile, profile_programs
+from trnrt.report.against import compare_runs
+from trnrt.report.documents import call_document
 from trnrt.report.page import report_html
+from trnrt.report.page.reading import run_of_profile
 from trnrt.report.timeline import tile_spans
 
 if TYPE_CHECKING:
@@ -38,7 +41,14 @@ class Report:
         self.page.locator("#timeline").scroll_into_view_if_needed()
         return middle(self.page.evaluate("span => window.trnrt.bar(span)", span))
 
+    def before(self, span: int) -> tuple[float, float]:
+        """The middle of the bar of a span of the other run."""
+        self.page.locator("#timeline").scroll_into_view_if_needed()
+        return middle(self.page.evaluate("span => window.trnrt.barBefore(span)", span))
+
     def tile(self, memory: int, tile: int) -> tuple[float, float]:
+        """The middle of a tile in the picture of addresses."""
+        self.page.get_by_label("Addresses").check(force=True)
         self.page.locator("#memories canvas").nth(memory).scroll_into_view_if_needed()
         return middle(self.page.evaluate("([memory, tile]) => window.trnrt.tile(memory, tile)", [memory, tile]))
 
@@ -69,7 +79,7 @@ class Opener:
 
     def __call__(self, profile: Profile, title: str = "matmul", **options: Any) -> Report:
         path = self.folder / f"report{len(self.opened)}.html"
-        path.write_text(report_html(profile, title), encoding="ascii")
+        path.write_text(report_html(profile, title, options.pop("difference", None)), encoding="ascii")
         context = self.browser.new_context(viewport=options.pop("viewport", {"width": 1280, "height": 900}), **options)
         report = Report(context.new_page())
         report.page.on("console", lambda message: report.wrong.append(message.text))
@@ -201,6 +211,136 @@ def test_hovering_a_tile_shows_when_it_lives(opened: Opener) -> None:
     report.page.get_by_label("Whole capacity").check()
     report.page.mouse.move(*report.tile(0, 1))
     assert report.field("tile", "memory-panel").endswith("in matmul_kernel")
+
+
+def test_what_is_alive_at_a_time_is_listed(opened: Opener) -> None:
+    timeline = matmul_timeline()
+    report = opened(profile_of(timeline))
+    canvas = report.page.locator("#memories canvas").first
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    report.page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 100)
+    time = report.attribute("time", "memory-panel")
+    alive = [
+        tile for tile in tile_spans(timeline) if tile.start <= time < tile.end and tile.storage.buffer.value == "sbuf"
+    ]
+    assert report.attribute("bytes", "memory-panel") == sum(tile.storage.partition_bytes for tile in alive) > 0
+    names = report.page.locator("#memory-panel .alive li span")
+    assert names.count() == len(alive)
+    assert f"{len(alive)} tile" in report.field("alive", "memory-panel")
+
+
+def test_changes_of_memory_are_reached_by_keys(opened: Opener) -> None:
+    timeline = matmul_timeline()
+    report = opened(profile_of(timeline))
+    psum = report.page.locator("#memories canvas").nth(1)
+    psum.focus()
+    psum.press("ArrowDown")
+    assert report.attribute("time", "memory-panel") == timeline.start[2]
+    assert report.attribute("bytes", "memory-panel") == 2048
+    assert "bank 0" in report.page.locator("#memory-panel .alive").inner_text()
+    psum.press("ArrowDown")
+    assert report.attribute("time", "memory-panel") == timeline.end[3]
+    assert report.attribute("bytes", "memory-panel") == 0
+    psum.press("ArrowUp")
+    assert report.attribute("time", "memory-panel") == timeline.start[2]
+
+
+def line_of(timeline: Timeline, issue: int) -> int:
+    return timeline.program.instructions[timeline.instruction[issue]].line
+
+
+def source_report(opened: Opener, **options: Any) -> tuple[Report, Profile]:
+    """A report with real lines; the stores come from a helper's file."""
+    program = matmul_program()
+    store = program.instructions[-1]
+    store.source = store.source._replace(file=str(Path(__file__).with_name("test_digits.py")), line=40)
+    profile = profile_programs([program])
+    return opened(profile, **options), profile
+
+
+def test_a_clicked_line_shows_its_instructions(opened: Opener) -> None:
+    report, profile = source_report(opened)
+    line = line_of(profile.timeline, 2)
+    row = report.page.locator(f"#source tr[data-line='{line}']")
+    assert "nisa.nc_matmul(dst=product" in row.inner_text()
+    use = next(use for use in profile.lines if use.line == line)
+    assert f"{100 * use.share:.1f} %" in row.inner_text()
+    row.click()
+    assert report.page.evaluate("window.trnrt.state.line") == {"file": 0, "line": line}
+    assert row.locator("button").get_attribute("aria-pressed") == "true"
+    assert report.field("line") == f"line {line}" and "tensor" in report.field("busy")
+    report.page.locator("#panel [data-field='show'] button").first.click()
+    assert report.attribute("issue") == 2
+    row.click()
+    assert report.page.evaluate("window.trnrt.state.line") == {"file": 0, "line": line}, (
+        "the instruction is let go first"
+    )
+    report.page.locator("#source").press("Escape")
+    assert report.page.evaluate("window.trnrt.state.line") is None
+
+
+def test_a_clicked_instruction_shows_its_line(opened: Opener) -> None:
+    report, profile = source_report(opened)
+    report.page.mouse.click(*report.bar(3))
+    line = line_of(profile.timeline, 3)
+    assert report.page.locator("#source tr.own").get_attribute("data-line") == str(line)
+    report.page.mouse.click(*report.bar(4))
+    assert report.page.locator("#files [aria-selected='true']").inner_text() == "test_digits.py"
+    assert report.page.locator("#source tr.own").get_attribute("data-line") == "40"
+    report.page.locator("#files button").first.click()
+    assert report.page.locator("#source tr.calls").get_attribute("data-line") == str(line_of(profile.timeline, 4))
+
+
+def test_the_source_can_be_used_by_keys(opened: Opener) -> None:
+    report, profile = source_report(opened)
+    lines = [use.line for use in profile.lines if use.file == profile.timeline.program.file]
+    report.page.locator("#source button").first.focus()
+    report.page.keyboard.press("ArrowDown")
+    report.page.keyboard.press("Enter")
+    assert report.page.evaluate("window.trnrt.state.line.line") == lines[1]
+    report.page.keyboard.press("Escape")
+    report.page.locator("#files button").first.focus()
+    report.page.keyboard.press("ArrowRight")
+    assert report.page.locator("#files [aria-selected='true']").inner_text() == "test_digits.py"
+
+
+def test_the_first_sentence_leads_to_its_lines(opened: Opener) -> None:
+    report, profile = source_report(opened)
+    assert profile.bottleneck is not None
+    assert profile.bottleneck.sentence in report.page.locator("#bottleneck").inner_text()
+    report.page.locator("#bottleneck-links button").first.click()
+    assert report.page.evaluate("window.trnrt.state.line.line") == profile.bottleneck.places[0].line
+
+
+def test_hostile_source_is_shown_and_not_run(opened: Opener, tmp_path: Path) -> None:
+    path = tmp_path / "evil.py"
+    path.write_text(f"def f():\n    x = {HOSTILE!r}\n")
+    program = matmul_program()
+    for instruction in program.instructions:
+        instruction.source = instruction.source._replace(file=str(path), line=2)
+    report = opened(profile_programs([program]))
+    report.page.mouse.click(*report.bar(2))
+    assert HOSTILE in report.page.locator("#source tr.own code").inner_text().replace("\\", "")
+    assert report.page.title() == "matmul" and report.page.locator("img").count() == 0
+
+
+def test_another_run_lies_under_the_timeline(opened: Opener) -> None:
+    slow, fast = profile_programs([matmul_program("trn1")]), profile_programs([matmul_program()])
+    runs = [run_of_profile(f"matmul on {p.target}", "k.py", p, call_document("matmul", "", p)) for p in (slow, fast)]
+    report = opened(fast, difference=compare_runs(*runs))
+    assert report.window() == (0, max(slow.timeline.duration, fast.timeline.duration))
+    for issue in (1, 2):
+        report.page.mouse.move(*report.before(issue))
+        assert report.attribute("start") == slow.timeline.start[issue]
+        assert report.field("lane").startswith("before, in k.py: ")
+    report.page.mouse.move(*report.bar(2))
+    assert report.attribute("start") == fast.timeline.start[2]
+    text = report.page.locator("#against").inner_text()
+    assert "Against k.py" in text and "nisa.nc_matmul" in text
+    row = report.page.locator(f"#source tr[data-line='{line_of(fast.timeline, 1)}'] .change").inner_text()
+    assert row.startswith(("+", "-"))
 
 
 def test_colours_switch_between_steps_and_operations(opened: Opener) -> None:

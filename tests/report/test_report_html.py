@@ -152,7 +152,7 @@ def test_a_profile_of_nothing_is_a_page() -> None:
     nothing = Timeline(program, LANES, [], [], [], [], [], [], dict.fromkeys(LANES, 0), 0, timing=program.target.timing)
     profile = profile_of(nothing, steps=(), mfu=float("nan"), roofline=Roofline(float("inf"), 0.0, 22.8, 2900.0))
     page = Page(report_html(profile, "nothing"))
-    assert page.data["roofline"]["intensity"] is None and "Timeline" in page.words
+    assert page.data["roofline"]["intensity"] is None and "Timeline and source" in page.words
 
 
 def test_spans_of_a_row_do_not_overlap() -> None:

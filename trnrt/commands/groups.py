@@ -7,6 +7,7 @@ from click.exceptions import Exit
 from trnrt.commands.kernel_records import Numbers, SecondCalls, SecondScript, Tuning
 from trnrt.commands.nki_port import Porting
 from trnrt.commands.options import (
+    AgainstFlag,
     NkiFlag,
     NoCapacityFlag,
     Reporting,
@@ -69,14 +70,19 @@ def nki_check_command(script: ScriptFile, tracing: Tracing, checking: Checking, 
 
 @nki_app.verb("profile", short_help="Predict the latency of kernels on the device.")
 def nki_profile_command(
-    script: ScriptFile, tracing: Tracing, views: Views, reporting: Reporting, timing: TimingFlag = None
+    script: ScriptFile,
+    tracing: Tracing,
+    views: Views,
+    reporting: Reporting,
+    against: AgainstFlag = None,
+    timing: TimingFlag = None,
 ) -> None:
     """Predict the latency of each kernel call on the device, and what limits it; needs no data."""
     from trnrt.commands.nki_profile import profile_script
 
     check_timing_target(timing, tracing.target)
 
-    if not profile_script(script, tracing, views, reporting):
+    if not profile_script(script, tracing, views, reporting, against):
         raise Exit(1)
 
 

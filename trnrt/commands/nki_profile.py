@@ -4,52 +4,116 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt import __version__
 from trnrt.commands.options import Reporting
-from trnrt.commands.profiling import Files, compare, page_text, prepare, warn
+from trnrt.commands.profiling import Files, compare, numbered_path, page_text, prepare, warn
 from trnrt.commands.views import Tracing, Views
 from trnrt.errors import OptionError
-from trnrt.report.console import complain, note, say
-from trnrt.text import count_text, quote
+from trnrt.report.console import complain, note, render, say
+from trnrt.text import count_text, names_text, quote
 
 if TYPE_CHECKING:
     from trnrt.nki.checking import CheckedCall, Report
     from trnrt.nki.machine.program import Program
     from trnrt.nki.profiling import Profile
     from trnrt.nki.sim.subset_source import Finding
+    from trnrt.report.against import Difference, Run
     from trnrt.report.comparing import Baseline
+    from trnrt.report.documents import Document
 
 
-def profile_script(script: Path, tracing: Tracing, views: Views, reporting: Reporting) -> bool:
-    """Predict and print the latency of each call; return whether all were traced and none is slower than allowed."""
+def profile_script(
+    script: Path, tracing: Tracing, views: Views, reporting: Reporting, against: Path | None = None
+) -> bool:
+    """Predict and print the latency of each call; return whether all were traced and none is slower than allowed.
+
+    ``against``: another run to compare each call with.
+    """
     baseline = prepare(views, reporting, "calls")
     report, profiles = _profile_calls(script, tracing)
     if not profiles and not report.failures:
         raise OptionError(f"{quote(str(script))} calls no kernel: there is nothing to profile", hint=_example(script))
     document = {}
-    if baseline is not None or reporting.as_json or reporting.json_out is not None:
+    if baseline is not None or against is not None or reporting.as_json or reporting.json_out is not None:
         from trnrt.report.documents import nki_profile_document
 
         document = nki_profile_document(report, profiles, version=__version__)
     comparisons = compare(_comparable(baseline, report), document)
     named = [(f"{call.kernel}({call.arguments})", predicted) for call, predicted in profiles]
+    differences = _compare_runs(against, script, tracing, document, named)
     files = Files()
     files.write_document(reporting, document)
-    files.write_views(views, named)
+    files.write_views(views, named, differences=differences)
     if reporting.as_json:
         from trnrt.report.documents import as_text
 
         say(as_text(document))
     elif named:
-        say(page_text(named, comparisons, baseline))
+        say(page_text(named, comparisons, baseline) + _differences_text(differences))
     warn([predicted for _, predicted in profiles])
     _tell(report, {text for _, predicted in profiles for text in predicted.notes})
     files.close()
     return not report.failures and not any(comparison.regressed for comparison in comparisons)
+
+
+def _differences_text(differences: Sequence[Difference]) -> str:
+    """The differences from another run as text; "" without one."""
+    if not differences:
+        return ""
+    from trnrt.report.against import difference_parts
+
+    return render(["", *difference_parts(differences)])
+
+
+def _compare_runs(
+    against: Path | None, script: Path, tracing: Tracing, document: Document, named: list[tuple[str, Profile]]
+) -> list[Difference]:
+    """Each call's difference from the other run, which is added to ``document``; none without ``--against``."""
+    if against is None or not named:
+        return []
+    from trnrt.report.against import pair_runs, run_of
+
+    before = _other_runs(against, tracing, [profile for _, profile in named])
+    after = [run_of(name, str(script), call) for (name, _), call in zip(named, document["calls"], strict=True)]
+    found = pair_runs(before, after)
+    if found is None:
+        raise OptionError(
+            f"{quote(str(against))} has the calls {names_text(run.name for run in before) or 'none'}; "
+            f"these are {names_text(name for name, _ in named)}",
+            hint="name the same calls, or as many, with --call",
+        )
+    document["against"] = [difference.document for difference in found]
+    return found
+
+
+def _other_runs(against: Path, tracing: Tracing, profiles: Sequence[Profile]) -> list[Run]:
+    """The runs of ``--against``: a script's, those of reports (numbered, for several calls), or a document's."""
+    from trnrt.report.against import runs_of_document
+    from trnrt.report.comparing import call_name, read_baseline
+    from trnrt.report.documents import nki_profile_document
+
+    if against.suffix == ".json":
+        return runs_of_document(str(against), read_baseline(against, 0.0, "calls").document)
+    from trnrt.report.page.reading import run_of_page, run_of_profile
+
+    if against.suffix in (".html", ".htm"):
+        return [run_of_page(numbered_path(against, number, profiles)) for number in range(1, len(profiles) + 1)]
+    report, others = _profile_calls(against, tracing)
+    if not others:
+        raise OptionError(
+            f"{quote(str(against))} has no call to compare with"
+            + "".join(f": {failure.message}" for failure in report.failures[:1]),
+            hint="--against takes a script, an HTML report of `trnrt nki profile`, or a --json-out file",
+        )
+    document = nki_profile_document(report, others, version=__version__)
+    return [
+        run_of_profile(call_name(call), str(against), profile, call)
+        for (_, profile), call in zip(others, document["calls"], strict=True)
+    ]
 
 
 def _profile_calls(script: Path, tracing: Tracing) -> tuple[Report, list[tuple[CheckedCall, Profile]]]:

@@ -269,6 +269,15 @@ TimingFlag = Annotated[
         callback=check_timing,
     ),
 ]
+AgainstFlag = Annotated[
+    Path | None,
+    option(
+        "--against",
+        metavar="FILE",
+        panel="Comparison",
+        help="Compare with another run: an earlier --html report, a script, or a --json-out file (no timeline).",
+    ),
+]
 ReportFiles = Annotated[list[Path], argument(metavar="REPORT...", help="Files of `trnrt doctor --self-test`.")]
 OverlayFile = Annotated[
     Path | None, output_flag("-o", "--output", metavar="FILE.toml", help="Write the fitted numbers, for --timing.")

@@ -15,6 +15,7 @@ from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:
     from trnrt.nki.profiling import Profile
+    from trnrt.report.against import Difference
     from trnrt.report.comparing import Baseline, Comparison
     from trnrt.report.documents import Document
 
@@ -88,14 +89,24 @@ class Files:
     def __init__(self) -> None:
         self._problems: list[str] = []
 
-    def write_views(self, views: Views, profiles: Sequence[tuple[str, Profile]], noun: str = "call") -> None:
-        """Write ``--html`` and ``--trace``; several profiles go into numbered files, and a note names them."""
+    def write_views(
+        self,
+        views: Views,
+        profiles: Sequence[tuple[str, Profile]],
+        noun: str = "call",
+        differences: Sequence[Difference] = (),
+    ) -> None:
+        """Write ``--html`` and ``--trace``; several profiles go into numbered files, and a note names them.
+
+        ``differences``: for each profile that from another run, if there is one.
+        """
         for number, (name, predicted) in enumerate(profiles, 1):
             if views.html is not None:
                 with working("writing the report"):
                     from trnrt.report.page import report_html
 
-                    self._write(numbered_path(views.html, number, profiles), report_html(predicted, name))
+                    difference = differences[number - 1] if differences else None
+                    self._write(numbered_path(views.html, number, profiles), report_html(predicted, name, difference))
             if views.trace is not None:
                 with working("writing the trace"):
                     from trnrt.report.trace import trace_text

@@ -79,11 +79,12 @@ def holders_of(timelines: Iterable[Timeline]) -> tuple[Holder, ...]:
     for timeline in timelines:
         spent[LAUNCH] += round(timeline.timing.benchmark_ns * 1000)
         for segment in critical_path(timeline):
-            spent[_holder(timeline, segment)] += segment.end - segment.start
+            spent[holder_of(timeline, segment)] += segment.end - segment.start
     return tuple(Holder(by, picoseconds / PS_PER_US) for by, picoseconds in spent.most_common())
 
 
-def _holder(timeline: Timeline, segment: Segment) -> str:
+def holder_of(timeline: Timeline, segment: Segment) -> str:
+    """What holds a segment of the critical path (see ``Holder.by``)."""
     if segment.part not in ("compute", "instruction latency"):
         return segment.part
     engine = ENGINES[timeline.lane[segment.issue]]

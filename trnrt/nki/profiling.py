@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trnrt.nki.bottleneck import Bottleneck, find_bottleneck
 from trnrt.nki.breakdown import Breakdown, PathPart, breakdown_of
+from trnrt.nki.lines import LineUse, line_uses
 from trnrt.nki.machine.loops import InstructionCounts, add_counts, count_instructions, is_loop_barrier
 from trnrt.nki.machine.memory import overflow_notes
 from trnrt.nki.machine.pace import Timing
@@ -31,8 +33,10 @@ from trnrt.nki.machine.timing.tensor_engine import work_of
 from trnrt.nki.sim.kernel import Kernel, Simulated, default_target
 
 __all__ = [
+    "Bottleneck",
     "Breakdown",
     "EngineUse",
+    "LineUse",
     "PathPart",
     "Predicted",
     "Profile",
@@ -89,6 +93,8 @@ class Profile(Named):
     each product's own dtype; transposes are no FLOP). ``mbu``: the share of the core's part of the device's HBM
     bandwidth. ``engines`` are busy for a share of the time between the first and the last instruction. ``cores``: the
     timelines of the kernel's physical cores, from ``predictions``. ``breakdown``: the parts of ``benchmark_us``.
+    ``bottleneck``: what holds most of the critical path (None without instructions); ``lines``: the cost by source
+    line. Steps, engines, lines and bottleneck are those of the slowest core.
     ``fits``: False if tiles take more SBUF or PSUM than the device has (``capacity=False``); the times then leave out
     the spills.
     """
@@ -119,6 +125,8 @@ class Profile(Named):
     notes: tuple[str, ...] = ()
     breakdown: Breakdown = field(default_factory=lambda: Breakdown(()))
     fits: bool = True
+    bottleneck: Bottleneck | None = None
+    lines: tuple[LineUse, ...] = ()
 
     @property
     def schema_version(self) -> int:
@@ -211,7 +219,6 @@ def profile_programs(
     timelines = tuple(prediction.timeline for prediction in predictions)
     prediction = _slowest(predictions)
     slowest = prediction.timeline
-    path = critical_path(slowest)
     program, timing = slowest.program, slowest.program.target.timing
     read, written = map(sum, zip(*map(_traffic, timelines), strict=True))
     flops = sum((_flops(timeline) for timeline in timelines), Counter[str]())
@@ -236,14 +243,24 @@ def profile_programs(
         dma_packets=sum(transfer.packets for timeline in timelines for transfer in timeline.transfers),
         instructions=sum(map(_count_issued, timelines)),
         engines=_engines(slowest),
-        steps=attribute(slowest, steps, path),
+        **_path_parts(slowest, steps, floor),
         **_memory(programs),
         roofline=_roofline(timing, kind, flops.total(), read + written, time_us, len(programs)),
         cores=timelines,
         predictions=predictions,
         notes=_notes(timelines),
-        breakdown=breakdown_of(slowest, path, floor),
     )
+
+
+def _path_parts(timeline: Timeline, steps: Sequence[Step] | None, floor: Program | None) -> dict[str, Any]:
+    """The parts of a profile that divide the critical path."""
+    path = critical_path(timeline)
+    return {
+        "steps": attribute(timeline, steps, path),
+        "breakdown": breakdown_of(timeline, path, floor),
+        "bottleneck": find_bottleneck(timeline, path, steps),
+        "lines": line_uses(timeline, path),
+    }
 
 
 def _memory(programs: Sequence[Program]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ The documents are strict JSON: NaN and infinity become null, and an output with 
 from __future__ import annotations
 
 import json
+import linecache
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
@@ -233,14 +234,18 @@ def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, P
         "file": report.file,
         "target": report.target,
         "nki": report.level.value,
-        # The call's name of the kernel: it includes the cores.
-        "calls": [
-            prediction_document(p) | {"kernel": call.kernel, "arguments": call.arguments} for call, p in profiles
-        ],
+        "calls": [call_document(call.kernel, call.arguments, profile) for call, profile in profiles],
         "failures": [_finding_document(failure) for failure in report.failures],
         "notes": report.notes,
         "comparison": None,
+        "against": None,
     }
+
+
+def call_document(kernel: str, arguments: str, profile: Profile) -> Document:
+    """A call's prediction; ``kernel`` includes the cores. ``lines`` have their ``code``, stripped."""
+    lines = [asdict(use) | {"code": linecache.getline(use.file, use.line).strip()} for use in profile.lines]
+    return prediction_document(profile) | {"kernel": kernel, "arguments": arguments, "lines": lines}
 
 
 def prediction_document(profile: Profile) -> Document:
@@ -272,6 +277,7 @@ def prediction_document(profile: Profile) -> Document:
         "instructions_unrolled": profile.counts.unrolled,
         "engines": {name: asdict(use) for name, use in profile.engines.items()},
         "steps": [asdict(step) | {"nodes": list(step.nodes)} for step in profile.steps],
+        "bottleneck": None if profile.bottleneck is None else asdict(profile.bottleneck),
         "breakdown": asdict(profile.breakdown) | {"parts": [asdict(part) for part in profile.breakdown.parts]},
         "sbuf_peak_bytes": profile.sbuf_peak_bytes,
         "psum_peak_bytes": profile.psum_peak_bytes,

@@ -9,7 +9,7 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.layout import Grid, Line, plain_table
 from trnrt.report.summary import summary_of
-from trnrt.text import count_text, ends_text, list_text, name_text, range_text
+from trnrt.text import count_text, ends_text, escape_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,7 +38,8 @@ def heading(profile: Profile, name: str) -> Line:
 
 def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
     """A profile, from top to bottom."""
-    parts: list[RenderableType] = [heading(profile, name), _latency(profile), _utilization(profile), ""]
+    parts: list[RenderableType] = [heading(profile, name), _latency(profile), _utilization(profile)]
+    parts += [*_bottleneck(profile), ""]
     parts += range_lines(profile.benchmark, profile.causes)
     if profile.steps:
         parts += [step_uses_table(profile), *_rest_text(profile.steps), ""]
@@ -139,8 +140,12 @@ def summary_table(profile: Profile) -> Grid:
 def changes_table(comparison: Comparison) -> Grid:
     """A line for each total, and for the steps that changed most."""
     changes = [comparison.benchmark, comparison.profiler, *comparison.steps[:CHANGES_SHOWN]]
-    rows = [(name_text(c.name), _amount(c.before_us), _amount(c.after_us), _change_text(c)) for c in changes]
-    return plain_table(("", "before us", "after us", "change"), rows, right=(1, 2, 3), whole=(1, 2, 3))
+    return plain_table(("", "before us", "after us", "change"), change_rows(changes), right=(1, 2, 3), whole=(1, 2, 3))
+
+
+def change_rows(changes: Iterable[Change]) -> list[tuple[str, ...]]:
+    """The cells of times before and after."""
+    return [(name_text(c.name), _amount(c.before_us), _amount(c.after_us), _change_text(c)) for c in changes]
 
 
 def _latency(profile: Profile) -> Grid:
@@ -158,6 +163,12 @@ def _utilization(profile: Profile) -> Line:
         f"{profile.hbm_bytes:,} HBM bytes"
     )
     return Line(f"MFU {_share(profile.mfu)}, MBU {_share(profile.mbu)}; {counts}")
+
+
+def _bottleneck(profile: Profile) -> list[Line]:
+    """What pins the critical path, and what would certainly help."""
+    found = profile.bottleneck
+    return [] if found is None else [Line(escape_text(text)) for text in (found.sentence, found.advice) if text]
 
 
 def _size_text(profile: Profile) -> str:

@@ -1,7 +1,10 @@
 """The HTML report of a profile: one file without external resources.
 
 ``columns``  the data of the pictures
+``sources``  the kernel's source with the cost of its lines
 ``parts``    the header and the tables, as HTML
+``against``  another run: its timeline, and the differences
+``reading``  the data of a report that was written before
 This module assembles page.html, page.css and the scripts.
 """
 
@@ -13,10 +16,13 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import TYPE_CHECKING
 
 from trnrt.nki.profiling import Profile
+from trnrt.report.page.against import against_section
 from trnrt.report.page.columns import report_data
 from trnrt.report.page.parts import (
+    bottleneck,
     breakdown_table,
     causes_table,
     engine_table,
@@ -28,14 +34,29 @@ from trnrt.report.page.parts import (
 )
 from trnrt.text import name_text
 
+if TYPE_CHECKING:
+    from trnrt.report.against import Difference
+
 # In order of dependence; one script, so that its names stay private.
-_SCRIPTS = ("data.js", "format.js", "timeline.js", "memory.js", "roofline.js", "panel.js", "navigation.js", "main.js")
+_SCRIPTS = (
+    "data.js",
+    "format.js",
+    "timeline.js",
+    "live.js",
+    "memory.js",
+    "roofline.js",
+    "source.js",
+    "panel.js",
+    "navigation.js",
+    "main.js",
+)
 
 
-def report_html(profile: Profile, title: str) -> str:
+def report_html(profile: Profile, title: str, difference: Difference | None = None) -> str:
     """The report as one HTML document in ASCII: the pictures, their data, and the tables.
 
-    ``title`` and all names of the profile are data: they can't become markup or code.
+    ``difference``: from another run, which is drawn under this one. ``title`` and all names of the profile are data:
+    they can't become markup or code.
     """
     style = page_style()
     script = "(() => {\n'use strict';\n" + "\n".join(_file(name) for name in _SCRIPTS) + "\n})();\n"
@@ -44,10 +65,12 @@ def report_html(profile: Profile, title: str) -> str:
         policy=content_policy(style, script),
         style=style,
         script=script,
-        data=_json_for_script(report_data(profile)),
+        data=_json_for_script(report_data(profile, title, difference)),
         headline=headline(profile),
         marks=marks(profile),
+        bottleneck=bottleneck(profile),
         facts=facts(profile),
+        against=against_section(difference),
         steps=step_table(profile),
         breakdown=breakdown_table(profile),
         causes=causes_table(profile),

@@ -5,14 +5,16 @@ Times are picoseconds. ``data.js`` reads these columns by the same names.
 
 from __future__ import annotations
 
-import linecache
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trnrt.nki.machine.program import Instruction, MemoryRegion, Source
+from trnrt.nki.machine.program import Instruction, MemoryRegion
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import Profile, StepUse
+from trnrt.report.page.against import against_data, paths_before
+from trnrt.report.page.sources import Files, source_data
+from trnrt.report.page.texts import Texts
 from trnrt.report.timeline import (
     drawn_spans,
     operand_texts,
@@ -22,32 +24,22 @@ from trnrt.report.timeline import (
     step_finder,
     tile_spans,
 )
-from trnrt.text import escape_text, name_text
+from trnrt.text import name_text
+
+if TYPE_CHECKING:
+    from trnrt.report.against import Difference
 
 Columns = dict[str, Any]
 
-_LONGEST_CODE = 200
 
+def report_data(profile: Profile, name: str = "", difference: Difference | None = None) -> Columns:
+    """The data that the page's script draws: ``texts``, ``steps``, ``roofline``, the source and each core's timeline.
 
-class Texts:
-    """Every text once; columns hold its number. Number 0 is the empty text."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {"": 0}
-
-    def number(self, text: str) -> int:
-        """The number of a text; one that was not seen before gets the next."""
-        return self._numbers.setdefault(text, len(self._numbers))
-
-    def to_list(self) -> list[str]:
-        """The texts by number."""
-        return list(self._numbers)
-
-
-def report_data(profile: Profile) -> Columns:
-    """The data that the page's script draws: ``texts``, ``steps``, ``roofline`` and each core's timeline."""
+    ``places``: the numbers of sources as text, each with its file and line. ``run``: what another report needs besides,
+    to compare itself with this one. ``difference``: from another run, which is drawn as well (``against``).
+    """
     texts = Texts()
-    roofline = profile.roofline
+    roofline, files = profile.roofline, Files(profile)
     return {
         "steps": [_step(step) for step in profile.steps],
         "roofline": {
@@ -58,6 +50,14 @@ def report_data(profile: Profile) -> Columns:
             "steps": [_step_point(step, roofline.peak_tflops) for step in profile.steps],
         },
         "cores": [_core(timeline, profile.steps, texts) for timeline in profile.cores],
+        "run": {
+            "name": name,
+            "benchmark_us": profile.benchmark_us,
+            "engines": {engine: use.busy_us for engine, use in profile.engines.items()},
+        },
+        "against": None if difference is None else against_data(difference, profile, texts),
+        **source_data(profile, files, {} if difference is None else paths_before(difference)),
+        "places": [(texts.number(text), files.number[file], line) for text, (file, line) in files.places.items()],
         "texts": texts.to_list(),
     }
 
@@ -125,22 +125,15 @@ def _steps_between(values: Iterable[int]) -> list[int]:
 
 def _instructions(instructions: Sequence[Instruction], steps: Sequence[StepUse], texts: Texts) -> Columns:
     find = step_finder(steps)
-    code = {source: _code_line(source) for source in dict.fromkeys(instruction.source for instruction in instructions)}
-    columns: Columns = {key: [] for key in ("operation", "name", "source", "code", "step", "line", "operands")}
+    columns: Columns = {key: [] for key in ("operation", "name", "source", "step", "line", "operands")}
     for instruction in instructions:
         columns["operation"].append(texts.number(operation_name(instruction)))
         columns["name"].append(texts.number(name_text(instruction.name or "")))
         columns["source"].append(texts.number(source_text(instruction.source)))
-        columns["code"].append(texts.number(code[instruction.source]))
         columns["step"].append(find(instruction.line))
         columns["line"].append(instruction.line)
         columns["operands"].append([texts.number(text) for text in operand_texts(instruction)])
     return columns
-
-
-def _code_line(source: Source) -> str:
-    """The source line, if it can be read."""
-    return escape_text(linecache.getline(source.file, source.line).strip())[:_LONGEST_CODE]
 
 
 def _memory(timeline: Timeline, region: MemoryRegion, texts: Texts) -> Columns:

@@ -30,7 +30,9 @@ function firstWhere(order, after) {
 
 // A physical core. A span is an issue, or (from `issues` on) the trigger of a DMA transfer on its engine.
 class Core {
-  constructor(raw) {
+  // `other`: a core of the run that this one is compared with.
+  constructor(raw, other = false) {
+    this.other = other;
     this.lanes = raw.lanes;
     this.duration = Math.max(raw.duration, 1);
     this.lane = Int32Array.from(raw.spans.lane);

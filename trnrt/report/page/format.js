@@ -7,6 +7,13 @@ function timeText(picoseconds) {
   return `${trimmed(picoseconds / 1e9, 4)} ms`;
 }
 
+// For columns, as in the tables: two decimals, one from 100 on.
+function roundedTime(picoseconds) {
+  const [value, unit] = picoseconds < 1e6 ? [picoseconds / 1e3, "ns"] : picoseconds < 1e9 ? [picoseconds / 1e6, "us"] : [picoseconds / 1e9, "ms"];
+  const decimals = value < 100 ? 2 : value < 1000 ? 1 : 0;
+  return `${value.toLocaleString("en-US", {minimumFractionDigits: decimals, maximumFractionDigits: decimals})} ${unit}`;
+}
+
 function trimmed(value, decimals) {
   return value.toLocaleString("en-US", {maximumFractionDigits: decimals});
 }

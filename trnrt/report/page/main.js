@@ -2,18 +2,23 @@
 
 const at = (id) => document.getElementById(id);
 const cores = report.cores.map((raw) => new Core(raw));
+const coresBefore = (report.against?.cores ?? []).map((raw) => new Core(raw, true));
 const timeline = new Timeline(at("timeline"));
-const state = {core: 0, mode: "step", hovered: OTHER, pinned: OTHER, alone: null, tile: null, whole: false, keys: []};
+const source = new Source(at("files"), at("source"), clickLine);
+const state = {core: 0, mode: "step", hovered: OTHER, pinned: OTHER, before: OTHER, alone: null, line: null, mask: null, tile: null, whole: false, memory: "bytes", keys: []};
 let memories = [];
 let frame = 0;
 
 const core = () => cores[state.core];
 const selected = () => (state.hovered !== OTHER ? state.hovered : state.pinned);
 
+// The core of the other run; undefined without one. Of a run on fewer cores its last one.
+const coreBefore = () => coresBefore[Math.min(state.core, coresBefore.length - 1)];
+
 // What decides a span's colour: its step, or its operation.
-function keyOf(span) {
-  const number = core().instruction(span);
-  return state.mode === "step" ? core().instructions.step[number] : core().instructions.operation[number];
+function keyOf(span, of = core()) {
+  const number = of.instruction(span);
+  return state.mode === "step" ? of.instructions.step[number] : of.instructions.operation[number];
 }
 
 function redraw() {
@@ -23,23 +28,71 @@ function redraw() {
   });
 }
 
+// The steps of a chosen line of the kernel's function: the other run's bars of the same line have them, too.
+function chosenSteps() {
+  if (state.mask === null || state.line.file !== report.entry) return new Set();
+  return new Set(core().instructions.step.filter((step, k) => state.mask[k] && step !== OTHER));
+}
+
 function drawNow() {
+  const stepsOfLine = coreBefore() === undefined ? new Set() : chosenSteps();
   const colours = new Map(state.keys.map((key, place) => [key, place]));
+  const paint = (key) => (key === OTHER ? OTHER : state.mode === "step" ? key : colours.get(key) ?? OTHER);
+  const isFaded = (key) => state.alone !== null && key !== state.alone;
   timeline.draw({
     selected: selected(),
     pinned: state.pinned !== OTHER && selected() === state.pinned,
-    paint: (span) => (keyOf(span) === OTHER ? OTHER : state.mode === "step" ? keyOf(span) : colours.get(keyOf(span))),
-    faded: (span) => state.alone !== null && keyOf(span) !== state.alone,
+    paint: (span) => paint(keyOf(span)),
+    faded: (span) => isFaded(keyOf(span)) || (state.mask !== null && !state.mask[core().instruction(span)]),
+    before: {
+      paint: (span) => paint(keyOf(span, coreBefore())),
+      faded: (span) => isFaded(keyOf(span, coreBefore())) || (state.line !== null && span !== state.before && !stepsOfLine.has(coreBefore().step(span))),
+    },
   });
   for (const memory of memories) memory.draw(state.tile?.memory === memory ? state.tile.tile : OTHER);
 }
 
-function showPanel() { showSpan(at("panel"), core(), selected(), goTo); }
+// The panel shows an instruction, or else the chosen line; the source marks the instruction's lines.
+function showPanel() {
+  const span = selected();
+  if (state.before !== OTHER) showSpan(at("panel"), coreBefore(), state.before, showBefore);
+  else if (span === OTHER && state.line !== null) showLine(at("panel"), core(), state.line, goTo);
+  else showSpan(at("panel"), core(), span, goTo);
+  source.mark(span === OTHER ? [] : [ownPlace(core(), span), entryPlace(core(), span)].filter((place) => place !== null));
+}
 
-function pin(span) {
-  Object.assign(state, {pinned: span, hovered: OTHER});
+// Show an instruction of the other run.
+function showBefore(span) {
+  state.before = span;
   showPanel();
   redraw();
+}
+
+function pin(span) {
+  Object.assign(state, {pinned: span, hovered: OTHER, before: OTHER});
+  const place = span === OTHER ? null : ownPlace(core(), span);
+  if (place !== null) source.show(place);
+  showPanel();
+  redraw();
+}
+
+// A click on a chosen line lets it go; but an instruction that is pinned first.
+function clickLine(place) { chooseLine(samePlace(state.line, place) && state.pinned === OTHER ? null : place); }
+
+// Let a line's instructions stand out; null lets all of them again.
+function chooseLine(place) {
+  Object.assign(state, {line: place, mask: place && linesMask(core(), place), pinned: OTHER, hovered: OTHER, before: OTHER});
+  source.press(place);
+  if (place !== null && !isLineInView()) show(0, view.whole);
+  showPanel();
+  redraw();
+}
+
+function isLineInView() {
+  for (let span = 0; span < core().issues; span++) {
+    if (state.mask[core().instruction(span)] && core().end[span] > view.from && core().start[span] < view.to) return true;
+  }
+  return false;
 }
 
 // Pin a span, and pan where it is out of sight.
@@ -53,33 +106,63 @@ function goTo(span) {
 }
 
 function setCore(number) {
-  Object.assign(state, {core: number, hovered: OTHER, pinned: OTHER, tile: null, alone: null});
-  Object.assign(view, {from: 0, to: core().duration, whole: core().duration});
-  timeline.setCore(core());
+  Object.assign(state, {core: number, hovered: OTHER, pinned: OTHER, before: OTHER, tile: null, alone: null});
+  state.mask = state.line && linesMask(core(), state.line);
+  const whole = Math.max(core().duration, coreBefore()?.duration ?? 0);
+  Object.assign(view, {from: 0, to: whole, whole, cursor: null});
+  timeline.setCore(core(), coreBefore());
   buildMemories();
   buildLegend();
   showPanel();
-  showTile(at("memory-panel"), null, OTHER);
-  redraw();
 }
 
 function buildMemories() {
   memories = [];
   const parts = core().memories.filter((memory) => memory.byte.length > 0).flatMap((memory) => {
-    const label = `${memory.name}: ${memory.byte.length} tiles over time; up and down arrow go from tile to tile`;
+    const label = `${memory.name}: ${memory.byte.length} tiles over time; up and down arrow go from change to change, or from tile to tile`;
     const canvas = element("canvas", {tabindex: 0, role: "application", "aria-label": label});
     const picture = new Memory(canvas);
     picture.setMemory(memory);
-    picture.setScale(state.whole);
+    picture.title = element("small");
     memories.push(picture);
-    navigable(canvas, (x, y) => overTile(picture, x, y), () => {});
-    canvas.addEventListener("keydown", (event) => onTileKey(event, picture));
-    return [element("h3", {}, memory.name, element("small", {}, memorySummary(memory, picture.used))), canvas];
+    navigable(canvas, (x, y) => overMemory(picture, x, y), () => {});
+    canvas.addEventListener("keydown", (event) => onMemoryKey(event, picture));
+    return [element("h3", {}, memory.name, picture.title), labelKey(picture.live), canvas];
   });
   at("memories").replaceChildren(...parts, ...(parts.length ? [] : [element("p", {}, "No tile has an address.")]));
+  scaleMemories();
 }
 
-function overTile(picture, x, y) { showTileOf(picture, picture.hit(x, y)); }
+function labelKey(live) {
+  const labels = live.ownLabels();
+  const items = labels.map((label, rank) => element("li", {}, element("i", {class: "swatch", "data-swatch": rank}), element("span", {}, label)));
+  if (labels.length < live.ranks.size) items.push(element("li", {}, element("i", {class: "swatch"}), element("span", {}, "others")));
+  const list = element("ul", {class: "keys"}, ...items);
+  paintSwatches(list);
+  return list;
+}
+
+function paintSwatches(within) {
+  for (const swatch of within.querySelectorAll("[data-swatch]")) swatch.style.background = colour(Number(swatch.dataset.swatch));
+}
+
+function scaleMemories() {
+  for (const memory of memories) {
+    memory.setScale(state.whole, state.memory);
+    memory.title.textContent = state.memory === "bytes" ? memory.live.summary() : memorySummary(memory.memory, memory.used);
+  }
+  showTile(at("memory-panel"), null, OTHER);
+  state.tile = null;
+  redraw();
+}
+
+function overMemory(picture, x, y) {
+  const width = picture.canvas.clientWidth;
+  view.cursor = x >= gutter(width) && x <= width ? timeAt(x, width) : null;
+  if (state.memory === "addresses") showTileOf(picture, picture.hit(x, y));
+  else if (view.cursor !== null) showAlive(at("memory-panel"), picture.live, view.cursor);
+  redraw();
+}
 
 function showTileOf(picture, tile) {
   state.tile = tile === OTHER ? null : {memory: picture, tile};
@@ -113,9 +196,18 @@ function legendItem(key, place) {
 }
 
 function hover(x, y) {
+  const width = timeline.canvas.clientWidth;
   state.hovered = timeline.hit(x, y);
+  state.before = state.hovered === OTHER ? timeline.hitBefore(x, y) : OTHER;
+  view.cursor = x >= gutter(width) && x <= width ? timeAt(x, width) : null;
   showPanel();
   redraw();
+}
+
+function clickBar(x, y) {
+  const before = timeline.hitBefore(x, y);
+  pin(timeline.hit(x, y));
+  if (before !== OTHER) showBefore(before);
 }
 
 const NAVIGATION = {
@@ -148,7 +240,13 @@ function onBarKey(event) {
   event.preventDefault();
   const target = span === OTHER && event.key !== "Escape" ? firstInView() : moves[event.key]();
   if (target !== OTHER) goTo(target);
-  else if (event.key === "Escape") pin(OTHER);
+  else if (event.key === "Escape") letGo();
+}
+
+// Of what was chosen, the instruction first, then its line.
+function letGo() {
+  if (state.pinned === OTHER && state.line !== null) chooseLine(null);
+  else pin(OTHER);
 }
 
 function firstInView() {
@@ -159,12 +257,24 @@ function firstInView() {
   return OTHER;
 }
 
-function onTileKey(event, picture) {
+function onMemoryKey(event, picture) {
   const by = {ArrowUp: -1, ArrowDown: 1}[event.key];
   if (by === undefined || picture.count === 0) return;
   event.preventDefault();
+  if (state.memory === "bytes") return stepMoment(picture.live, by);
   const now = state.tile?.memory === picture ? state.tile.tile : by > 0 ? -1 : picture.count;
-  showTileOf(picture, (now + by + picture.count) % picture.count);
+  return showTileOf(picture, (now + by + picture.count) % picture.count);
+}
+
+// Go to the next time, or the one before, at which what is alive changes.
+function stepMoment(live, by) {
+  const now = view.cursor ?? (by > 0 ? -1 : Infinity);
+  const next = by > 0 ? live.times.find((time) => time > now) : live.times.findLast((time) => time < now);
+  if (next === undefined) return;
+  view.cursor = next;
+  if (next < view.from || next > view.to) show(next - (view.to - view.from) / 2, next + (view.to - view.from) / 2);
+  showAlive(at("memory-panel"), live, next);
+  redraw();
 }
 
 // Show a step's time, and it alone in its colour.
@@ -183,9 +293,7 @@ function showStep(step) {
 
 function restyle() {
   readTheme();
-  for (const swatch of document.querySelectorAll("[data-swatch]")) {
-    swatch.style.background = colour(Number(swatch.dataset.swatch));
-  }
+  paintSwatches(document);
   buildLegend();
   drawRoofline(at("roofline"));
   redraw();
@@ -207,21 +315,35 @@ function listen() {
   }
   at("full-capacity").addEventListener("change", (event) => {
     state.whole = event.target.checked;
-    for (const memory of memories) memory.setScale(state.whole);
-    redraw();
+    scaleMemories();
   });
+  for (const radio of document.getElementsByName("memory")) {
+    radio.addEventListener("change", () => {
+      state.memory = radio.value;
+      scaleMemories();
+    });
+  }
   at("core").addEventListener("change", (event) => setCore(Number(event.target.value)));
   for (const link of document.querySelectorAll("[data-step]")) {
     link.addEventListener("click", () => showStep(Number(link.dataset.step)));
   }
-  navigable(at("timeline"), hover, (x, y) => pin(timeline.hit(x, y)));
+  navigable(at("timeline"), hover, clickBar);
   at("timeline").addEventListener("keydown", onBarKey);
+  at("source").addEventListener("keydown", (event) => { if (event.key === "Escape") letGo(); });
   document.addEventListener("keydown", onKey);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
   new ResizeObserver(() => { drawRoofline(at("roofline")); redraw(); }).observe(document.body);
 }
 
+// The lines that the first sentence names, as links into the source.
+function linkBottleneck() {
+  const links = report.bottleneck.map(([file, line]) =>
+    element("button", {type: "button", class: "link", onclick: () => { chooseLine({file, line}); at("timeline-title").scrollIntoView(); }}, `Show ${placeText({file, line})}`));
+  at("bottleneck-links").replaceChildren(...links);
+}
+
 readTheme();
+linkBottleneck();
 at("core").append(...cores.map((_, number) => element("option", {value: number}, String(number))));
 at("core-choice").hidden = cores.length < 2;
 setCore(0);
@@ -237,6 +359,7 @@ window.trnrt = {
   report, view, state,
   core,
   draw: drawNow,
+  barBefore: (span) => onPage(timeline.canvas, timeline.boxBefore(span)),
   bar: (span) => onPage(timeline.canvas, timeline.box(span)),
   tile: (memory, tile) => onPage(memories[memory].canvas, memories[memory].box(tile)),
 };

@@ -8,8 +8,8 @@ class Memory {
   setMemory(memory) {
     this.memory = memory;
     this.used = memory.byte.reduce((most, byte, k) => Math.max(most, byte + memory.bytes[k]), 0);
-    const names = new Map();
-    this.colours = memory.label.map((label) => names.set(label, names.get(label) ?? names.size).get(label));
+    this.live = new Live(memory);
+    this.colours = memory.label.map((label) => this.live.ranks.get(label));
   }
 
   get count() { return this.memory.byte.length; }
@@ -20,7 +20,10 @@ class Memory {
     return whole || this.used > capacity / 3 ? capacity * 1.04 : Math.max(this.used * 1.12, 64);
   }
 
-  setScale(whole) {
+  // `mode`: "bytes" that are alive, or the "addresses" of tiles.
+  setScale(whole, mode) {
+    this.mode = mode;
+    this.live.setScale(whole);
     this.limit = this.top(whole);
     this.height = this.memory.bank ? 190 : 230;
   }
@@ -48,6 +51,11 @@ class Memory {
   }
 
   draw(selected) {
+    if (this.mode === "bytes") this.live.draw(this.canvas);
+    else this.drawAddresses(selected);
+  }
+
+  drawAddresses(selected) {
     const [context, width] = prepared(this.canvas, this.height);
     const left = gutter(width);
     context.fillStyle = theme.faint;
@@ -69,7 +77,8 @@ class Memory {
       this.drawTile(context, width, tile, tile === selected);
     }
     context.restore();
-    this.drawCapacity(context, width);
+    if (this.memory.capacity <= this.limit) drawLevel(context, left, width, this.yOf(this.memory.capacity));
+    drawCursor(context, width, 0, this.height - 6);
   }
 
   drawTile(context, width, tile, selected) {
@@ -105,29 +114,17 @@ class Memory {
     context.textAlign = "right";
     context.fillStyle = theme.muted;
     context.strokeStyle = theme.line;
-    const step = binaryStep(this.limit / 5);
+    const {bank} = this.memory;
+    const step = bank || binaryStep(this.limit / 5);
     for (let byte = 0; byte <= this.limit; byte += step) {
       const y = Math.round(this.yOf(byte)) + 0.5;
       context.beginPath();
       context.moveTo(gutter(width), y);
       context.lineTo(width, y);
       context.stroke();
-      context.fillText(byte === 0 ? "byte 0" : bytesText(byte), gutter(width) - 10, Math.min(Math.max(y, 7), this.height - 7));
+      if (bank) context.fillText(byte < this.memory.capacity ? `bank ${byte / bank}` : "", gutter(width) - 10, (y + this.yOf(byte + bank)) / 2);
+      else context.fillText(byte === 0 ? "byte 0" : bytesText(byte), gutter(width) - 10, Math.min(Math.max(y, 7), this.height - 7));
     }
-  }
-
-  drawCapacity(context, width) {
-    const {capacity} = this.memory;
-    if (capacity > this.limit) return;
-    const y = Math.round(this.yOf(capacity)) + 0.5;
-    context.strokeStyle = theme.text;
-    context.lineWidth = 1.25;
-    context.setLineDash([6, 4]);
-    context.beginPath();
-    context.moveTo(gutter(width), y);
-    context.lineTo(width, y);
-    context.stroke();
-    context.setLineDash([]);
   }
 }
 

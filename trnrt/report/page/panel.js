@@ -19,7 +19,7 @@ function showSpan(panel, core, span, select) {
   transferField(list, core, span);
   sourceFields(list, core, span);
   const title = element("h3", {"data-field": "operation"}, (core.isTrigger(span) ? "trigger " : "") + core.operation(span));
-  const where = `${core.laneName(span)}, issue ${core.issue(span).toLocaleString("en-US")}`;
+  const where = `${core.other ? `before, in ${report.against.file}: ` : ""}${core.laneName(span)}, issue ${core.issue(span).toLocaleString("en-US")}`;
   panel.replaceChildren(title, element("p", {class: "under", "data-field": "lane"}, where), list);
   Object.assign(panel.dataset, {
     span, issue: core.issue(span), start: core.start[span], end: core.end[span], duration: core.end[span] - core.start[span],
@@ -72,18 +72,19 @@ function transferField(list, core, span) {
 }
 
 function sourceFields(list, core, span) {
-  const {operands, source, code} = core.instructions;
+  const {operands, source} = core.instructions;
   const number = core.instruction(span);
   const lines = operands[number].map((text) => element("div", {class: "mono"}, texts[text]));
   field(list, "Operands", "operands", ...lines);
-  const line = texts[code[number]];
-  field(list, "Source", "source", element("div", {class: "mono"}, texts[source[number]]), line ? element("code", {}, line) : "");
+  const place = ownPlace(core, span);
+  const code = place === null ? "" : codeOf(place);
+  field(list, "Source", "source", element("div", {class: "mono"}, texts[source[number]]), code ? element("code", {}, code) : "");
 }
 
 function showTile(panel, memory, tile) {
   if (tile === OTHER) {
     delete panel.dataset.tile;
-    panel.replaceChildren(element("p", {class: "empty"}, "Point at a rectangle to see its tile."));
+    panel.replaceChildren(element("p", {class: "empty"}, "Point at a picture to see what is alive, or its tile."));
     return;
   }
   const {byte, bytes, partition, start, end} = memory;

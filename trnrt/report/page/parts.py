@@ -41,6 +41,15 @@ def _compared_mark(profile: Profile) -> str:
     )
 
 
+def bottleneck(profile: Profile) -> str:
+    """What pins the critical path, and what would certainly help; "" for a kernel without instructions."""
+    found = profile.bottleneck
+    if found is None:
+        return ""
+    advice = f' <span id="advice">{_text(found.advice)}</span>' if found.advice else ""
+    return f'<p class="bottleneck" id="bottleneck">{_text(found.sentence)}{advice}</p>'
+
+
 def facts(profile: Profile) -> str:
     """The numbers at the top."""
     found = [
@@ -74,14 +83,14 @@ def step_table(profile: Profile) -> str:
     rows = [_step_row(number, step, longest) for number, step in enumerate(profile.steps)]
     heads = ("Step", "ONNX nodes", "Time", "Share", "Bound", "MFU", "HBM bytes", "Instructions")
     if any(step.nodes for step in profile.steps):
-        return _table("Steps", heads, rows, numeric=(2, 3, 5, 6, 7))
-    return _table("Steps", heads[:1] + heads[2:], [row[:1] + row[2:] for row in rows], numeric=(1, 2, 4, 5, 6))
+        return table("Steps", heads, rows, numeric=(2, 3, 5, 6, 7))
+    return table("Steps", heads[:1] + heads[2:], [row[:1] + row[2:] for row in rows], numeric=(1, 2, 4, 5, 6))
 
 
 def engine_table(profile: Profile) -> str:
     """A row for each engine, with its busy time."""
     rows = [[_text(name), _text(time_text(use.busy_us)), _bar(use.share, 1.0)] for name, use in profile.engines.items()]
-    return _table("Engines", ("Engine", "Busy", "Share"), rows, numeric=(1, 2))
+    return table("Engines", ("Engine", "Busy", "Share"), rows, numeric=(1, 2))
 
 
 def breakdown_table(profile: Profile) -> str:
@@ -101,7 +110,7 @@ def breakdown_table(profile: Profile) -> str:
     if breakdown.floor_us is not None and breakdown.ratio is not None:
         floor = f"To load the inputs and store the outputs, with nothing between, takes {time_text(breakdown.floor_us)}"
         floor_note = f"<p>{_text(floor)}; this is {breakdown.ratio:,.2f} times that.</p>"
-    return _table("Critical path", ("Part", "Kind", "Time", "Share", "Floor"), rows, numeric=(2, 3, 4)) + floor_note
+    return table("Critical path", ("Part", "Kind", "Time", "Share", "Floor"), rows, numeric=(2, 3, 4)) + floor_note
 
 
 def causes_table(profile: Profile) -> str:
@@ -122,7 +131,7 @@ def causes_table(profile: Profile) -> str:
     whole = (
         f"The benchmark's figure is {time_text(profile.benchmark_us)}, and {_ends(profile.benchmark)} with all together"
     )
-    return f"<p>{_text(whole)}.</p>" + _table("What makes the range wide", heads, rows, numeric=(1, 2))
+    return f"<p>{_text(whole)}.</p>" + table("What makes the range wide", heads, rows, numeric=(1, 2))
 
 
 def notes(profile: Profile) -> str:
@@ -199,8 +208,8 @@ def _bar(share: float, whole: float) -> str:
     return f'<span class="share">{_text(share_text(share))}{bar}</span>'
 
 
-def _table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int]) -> str:
-    """A table; its cells are HTML."""
+def table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[int]) -> str:
+    """A table; its cells are HTML. ``numeric``: the columns of numbers."""
     kind = ['class="number"' if column in numeric else "" for column in range(len(heads))]
     head = "".join(f'<th scope="col" {kind[k]}>{_text(text)}</th>' for k, text in enumerate(heads))
     body = "".join(_row(cells, kind) for cells in rows)

@@ -3,8 +3,8 @@
 const AXIS = 26;
 const LANE_GAP = 8;
 
-// What all pictures over time show of it, picoseconds.
-const view = {from: 0, to: 1, whole: 1};
+// What all pictures over time show of it, and the time under the pointer (null for none), picoseconds.
+const view = {from: 0, to: 1, whole: 1, cursor: null};
 
 function gutter(width) { return width < 560 ? 90 : 112; }
 function xOf(time, width) { return gutter(width) + (time - view.from) / (view.to - view.from) * (width - gutter(width)); }
@@ -26,53 +26,85 @@ function pan(share) {
   show(view.from + by, view.to + by);
 }
 
-// Lane positions: y of each row. Rows get thinner where many spans run at the same time.
-function lanePositions(core) {
+// The lanes of both runs with y of their rows, those of the run before under those of this one. Rows get thinner where
+// many spans run at the same time.
+function lanePositions(core, before) {
   let y = AXIS + 4;
+  const names = [...core.lanes, ...(before?.lanes ?? []).filter((name) => !core.lanes.includes(name))];
   const places = [];
-  for (const [lane, rows] of core.laneRows) {
-    const height = Math.max(4, Math.min(22, Math.floor(88 / rows.length)));
-    places.push({lane, rows, y, row: height, height: height * rows.length});
-    y += height * rows.length + LANE_GAP;
+  for (const name of names) {
+    const rows = core.laneRows.get(core.lanes.indexOf(name)) ?? [];
+    const under = before?.laneRows.get(before.lanes.indexOf(name)) ?? [];
+    if (rows.length + under.length === 0) continue;
+    const row = Math.max(4, Math.min(22, Math.floor(88 / Math.max(1, rows.length))));
+    const thin = Math.max(4, Math.min(11, Math.floor(44 / Math.max(1, under.length))));
+    const height = row * rows.length;
+    places.push({name, rows, y, row, height, under: {rows: under, y: y + height, row: thin, height: thin * under.length}});
+    y += height + thin * under.length + LANE_GAP;
   }
-  return {places, height: y};
+  return {places, height: y + (before ? 12 : 0)};
 }
 
 class Timeline {
   constructor(canvas) { this.canvas = canvas; }
 
-  setCore(core) {
-    this.core = core;
-    Object.assign(this, lanePositions(core));
-    this.placeOf = new Map(this.places.map((place) => [place.lane, place]));
+  // `before`: the core of the other run, if there is one.
+  setCore(core, before) {
+    Object.assign(this, {core, before}, lanePositions(core, before));
+    this.placeOf = new Map(this.places.map((place) => [core.lanes.indexOf(place.name), place]));
   }
 
   // Where a span's bar is, in pixels of the canvas.
   box(span) {
-    const place = this.placeOf.get(this.core.lane[span]);
+    return this.boxOf(this.core, this.placeOf.get(this.core.lane[span]), span);
+  }
+
+  // Where the bar of a span of the other run is.
+  boxBefore(span) {
+    const name = this.before.laneName(span);
+    return this.boxOf(this.before, this.places.find((place) => place.name === name).under, span);
+  }
+
+  boxOf(core, place, span) {
     const width = this.canvas.clientWidth;
-    const [left, right] = [xOf(this.core.start[span], width), xOf(this.core.end[span], width)];
-    const y = place.y + this.core.row[span] * place.row;
-    return {x: left, y, width: Math.max(1, right - left), height: place.row - (place.row > 6 ? 2 : 1)};
+    const [left, right] = [xOf(core.start[span], width), xOf(core.end[span], width)];
+    const y = place.y + core.row[span] * place.row;
+    return {x: left, y, width: Math.max(1, right - left), height: barHeight(place.row)};
   }
 
   // The span at a point, or within three pixels of it in its row.
   hit(x, y) {
+    return this.hitIn(this.core, this.places, (span) => this.box(span), x, y);
+  }
+
+  // The same of the other run.
+  hitBefore(x, y) {
+    if (!this.before) return OTHER;
+    return this.hitIn(this.before, this.places.map((place) => place.under), (span) => this.boxBefore(span), x, y);
+  }
+
+  hitIn(core, places, boxOf, x, y) {
     const width = this.canvas.clientWidth;
-    const place = this.places.find((one) => y >= one.y && y < one.y + one.height);
+    const place = places.find((one) => y >= one.y && y < one.y + one.height);
     if (place === undefined || x < gutter(width)) return OTHER;
     const row = place.rows[Math.floor((y - place.y) / place.row)];
-    const span = this.core.nearest(row, timeAt(x, width));
-    const box = this.box(span);
+    const span = core.nearest(row, timeAt(x, width));
+    const box = boxOf(span);
     return x >= box.x - 3 && x <= box.x + box.width + 3 ? span : OTHER;
   }
 
-  // `state`: the selected span and whether it is pinned; `paint`, span -> colour number; `faded`, whether it is pale.
+  // `state`: the selected span and whether it is pinned; `paint`, span -> colour number; `faded`, whether it is pale;
+  // `before`: the last two for spans of the other run.
   draw(state) {
     const [context, width] = prepared(this.canvas, this.height);
     drawTicks(context, width, AXIS, this.height);
-    for (const place of this.places) this.drawLane(context, width, place, state);
+    for (const place of this.places) {
+      this.drawLane(context, width, this.core, place, state);
+      if (this.before) this.drawLane(context, width, this.before, place.under, state.before);
+    }
+    if (this.before) this.drawEnds(context, width);
     if (state.selected !== OTHER) this.drawSelection(context, width, state);
+    drawCursor(context, width, AXIS - 4, this.height);
     // Labels last: bars that begin before the window must not cover them.
     context.fillStyle = theme.card;
     context.fillRect(0, 0, gutter(width), this.height);
@@ -81,8 +113,29 @@ class Timeline {
     this.drawAxis(context, width);
     context.textAlign = "right";
     context.font = `12px ${theme.sans}`;
-    for (const place of this.places) {
-      context.fillText(fitted(context, this.core.lanes[place.lane], room), room, place.y + place.height / 2);
+    for (const {name, y, height, under} of this.places) {
+      context.font = `12px ${theme.sans}`;
+      context.fillText(fitted(context, name, room), room, height ? y + height / 2 : under.y - 4);
+      context.font = `10.5px ${theme.sans}`;
+      if (under.height) context.fillText("before", room, under.y + under.height / 2);
+    }
+  }
+
+  // Where each of two runs ends.
+  drawEnds(context, width) {
+    context.font = `11px ${theme.sans}`;
+    context.textAlign = "right";
+    for (const [core, name] of [[this.core, "end"], [this.before, "end before"]]) {
+      const x = Math.round(xOf(core.duration, width)) - 0.5;
+      if (x < gutter(width) || x > width) continue;
+      context.strokeStyle = context.fillStyle = theme.muted;
+      context.setLineDash([3, 3]);
+      context.beginPath();
+      context.moveTo(x, AXIS - 4);
+      context.lineTo(x, this.height);
+      context.stroke();
+      context.setLineDash([]);
+      context.fillText(name, x - 4, this.height - 6);
     }
   }
 
@@ -96,19 +149,17 @@ class Timeline {
     }
   }
 
-  drawLane(context, width, place, state) {
+  drawLane(context, width, core, place, state) {
     context.fillStyle = theme.faint;
     context.globalAlpha = 0.55;
-    context.fillRect(gutter(width), place.y, width - gutter(width), place.height - (place.row > 6 ? 2 : 1));
+    context.fillRect(gutter(width), place.y, width - gutter(width), Math.max(0, place.height - place.row + barHeight(place.row)));
     context.globalAlpha = 1;
-    place.rows.forEach((row, number) => this.drawRow(context, width, place, row, number, state));
+    place.rows.forEach((row, number) => this.drawRow(context, width, core, place, row, number, state));
   }
 
   // One row: a bar a span; spans that share a pixel are one bar, found by bisection, so that a row costs its pixels.
-  drawRow(context, width, place, row, number, state) {
-    const core = this.core;
+  drawRow(context, width, core, place, row, number, state) {
     const y = place.y + number * place.row;
-    const height = place.row - (place.row > 6 ? 2 : 1);
     const left = gutter(width);
     const pixel = (view.to - view.from) / (width - left);
     context.font = `11px ${theme.sans}`;
@@ -120,21 +171,21 @@ class Timeline {
       if (start >= view.to) break;
       const x = Math.max(left, xOf(start, width));
       const right = Math.min(width, xOf(core.end[span], width));
-      this.drawBar(context, span, x, y, Math.max(1, right - x), height, state);
+      this.drawBar(context, core, span, x, y, Math.max(1, right - x), barHeight(place.row), state);
       const after = right - x < 1 ? Math.max(core.end[span], start + pixel) : core.end[span];
       position++;
       if (right - x < 1) position = Math.max(position, firstWhere(row, (other) => core.end[other] > after));
     }
   }
 
-  drawBar(context, span, x, y, width, height, state) {
-    const trigger = this.core.isTrigger(span);
-    context.globalAlpha = state.faded(span) ? 0.16 : trigger ? 0.45 : 1;
+  drawBar(context, core, span, x, y, width, height, state) {
+    const trigger = core.isTrigger(span);
+    context.globalAlpha = (state.faded(span) ? 0.16 : trigger ? 0.45 : 1) * (core.other ? 0.55 : 1);
     context.fillStyle = colour(state.paint(span));
     context.fillRect(x, y, width > 2.5 ? width - 0.75 : width, height);
     if (width > 34 && height >= 13) {
       context.fillStyle = trigger ? theme.text : textOn(state.paint(span));
-      context.fillText(fitted(context, this.core.label(span), width - 10), x + 5, y + height / 2 + 0.5);
+      context.fillText(fitted(context, core.label(span), width - 10), x + 5, y + height / 2 + 0.5);
     }
     context.globalAlpha = 1;
   }
@@ -184,6 +235,9 @@ class Timeline {
     context.fill();
   }
 }
+
+// Bars leave a little of their row free.
+function barHeight(row) { return row - (row > 6 ? 2 : 1); }
 
 // (time, x, distance to the next) of each tick in the window.
 function ticks(width) {
