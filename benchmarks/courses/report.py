@@ -31,7 +31,7 @@ def courses_document(results: Sequence[Result], outcomes: Sequence[Outcome]) -> 
         "samples": [asdict(one) | {"agrees": one.agrees} for one in outcomes],
         "public_kernels": len(public),
         "agreeing_kernels": agreeing,
-        "passed": all(result.passed for result in results) and agreeing >= SHARE * len(public),
+        "passed": all(result.is_good for result in results) and agreeing >= SHARE * len(public),
     }
 
 
@@ -46,7 +46,7 @@ def _harness(result: Result) -> Document:
         "predicted_us": list(result.times_us),
         "limits_us": list(run.limits),
         "published_us": list(run.published),
-        "passed": result.passed,
+        "passed": result.is_good,
         "problems": list(result.problems),
         "cpu_seconds": round(result.cpu_seconds, 1),
     }
@@ -121,7 +121,7 @@ def courses_parts(results: Sequence[Result], outcomes: Sequence[Outcome]) -> lis
 def _lines(result: Result) -> list[tuple[str, ...]]:
     """A line for each time of a run; the first has its name and verdict."""
     run = result.run
-    verdict = "as it must be" if result.passed else "; ".join(result.problems)
+    verdict = "as it must be" if result.is_good else "; ".join(result.problems)
     times = list(zip_longest(result.times_us, run.limits, run.published)) or [(None, None, None)]
     found = []
     for at, figures in enumerate(times):

@@ -67,7 +67,7 @@ def trees(tmp_path: Path) -> dict[Repository, Path]:
 
 def test_a_solution_passes_and_the_starter_does_not(trees: dict[Repository, Path], tmp_path: Path) -> None:
     good = run_harness(GOOD, trees, tmp_path, sys.executable)
-    assert good.passed, good.problems
+    assert good.is_good, good.problems
     assert len(good.times_us) == 1
     bad = run_harness(replace(GOOD, name="starter", solution=None), trees, tmp_path, sys.executable)
     assert any("exits with 1" in problem for problem in bad.problems)
