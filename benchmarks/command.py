@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer.core import TyperCommand
+from click.exceptions import Exit
 
 from trnrt.commands.exits import exit_codes
 from trnrt.commands.options import Reporting
+from trnrt.commands.verbs import Verb, option
 from trnrt.report.console import note, render, say
 from trnrt.report.documents import Document, as_text
 from trnrt.report.files import write_text
@@ -18,10 +18,10 @@ from trnrt.report.files import write_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-QuickFlag = Annotated[bool, typer.Option("--quick", help="Take only a few measurements.")]
+QuickFlag = Annotated[bool, option("--quick", help="Take only a few measurements.")]
 
 
-class _Benchmark(TyperCommand):
+class _Benchmark(Verb):
     """A command line with one verb that reports errors as ``trnrt`` does."""
 
     def make_context(self, *args: Any, **options: Any) -> Any:
@@ -35,16 +35,9 @@ class _Benchmark(TyperCommand):
             return super().invoke(ctx)
 
 
-def command_line(function: Callable[..., None]) -> typer.Typer:
+def command_line(function: Callable[..., None]) -> Verb:
     """The command line of a benchmark: the function's parameters are its flags."""
-    app = typer.Typer(
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    )
-    app.command(cls=_Benchmark)(function)
-    return app
+    return _Benchmark(function, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 
 
 def show(reporting: Reporting, document: Document, parts: Callable[[], Sequence[RenderableType]]) -> None:
@@ -58,7 +51,7 @@ def show(reporting: Reporting, document: Document, parts: Callable[[], Sequence[
 def fail_unless(passed: bool) -> None:
     """Exit with 1 if a bar is missed."""
     if not passed:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
 def warn_if_busy() -> None:

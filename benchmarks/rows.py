@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from rich.table import Table
 from rich.text import Text
 
 from benchmarks.measuring import Row
 from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.layout import Grid
 from trnrt.report.tables import plain_table
 
 
@@ -28,7 +28,7 @@ def rows_document(benchmark: str, rows: Iterable[Row], *, quick: bool) -> Docume
     }
 
 
-def rows_table(rows: Iterable[Row]) -> Table:
+def rows_table(rows: Iterable[Row]) -> Grid:
     """A line for each measurement, with its bar."""
     verdicts = {None: Text("-"), True: Text("pass", "green"), False: Text("MISS", "bold red")}
     lines = [

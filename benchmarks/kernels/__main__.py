@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from benchmarks.command import command_line, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.commands.verbs import option
 from trnrt.report.console import working
 
-TrialsFlag = Annotated[int, typer.Option("--trials", min=1, metavar="N", help="Random shapes per family.")]
+TrialsFlag = Annotated[int, option("--trials", min=1, metavar="N", help="Random shapes per family.")]
 
 
 def measure_shares(

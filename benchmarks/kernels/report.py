@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.layout import Grid
 from trnrt.report.tables import plain_table
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ def shares_document(shares: Sequence[Share]) -> Document:
     return {"schema_version": SCHEMA_VERSION, "benchmark": "kernels", "rows": [asdict(share) for share in shares]}
 
 
-def shares_table(shares: Sequence[Share]) -> Table:
+def shares_table(shares: Sequence[Share]) -> Grid:
     """A line for each family."""
     lines = [
         (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
+from trnrt.commands.verbs import option
 from trnrt.report.console import working
 
-CheckFlag = Annotated[bool, typer.Option("--check", help="Run every case, too, and check its numbers (slow).")]
+CheckFlag = Annotated[bool, option("--check", help="Run every case, too, and check its numbers (slow).")]
 
 
 def compare_labs(check: CheckFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from benchmarks.verdicts import all_passed, bars_text, passed, target_notes, verdict_text
 from trnrt.nki.machine.timing import Range
 from trnrt.report.documents import Document
+from trnrt.report.layout import Grid
 from trnrt.report.tables import plain_table
 from trnrt.text import range_text
 
@@ -68,7 +67,7 @@ def labs_parts(rows: Sequence[Row], checked: Sequence[Checked] | None) -> list[R
     return parts
 
 
-def labs_table(rows: Sequence[Row]) -> Table:
+def labs_table(rows: Sequence[Row]) -> Grid:
     """A line for each case."""
     lines = [
         (
@@ -103,7 +102,7 @@ def labs_table(rows: Sequence[Row]) -> Table:
     return plain_table((*columns, *last), lines, right=(4, 6, 8, 9, 10, 11, 12, 13), whole=(4,))
 
 
-def floors_table(rows: Sequence[Row]) -> Table:
+def floors_table(rows: Sequence[Row]) -> Grid:
     """A line for each case: the parts of its floor, and how far the prediction is above it."""
     lines = [
         (
@@ -123,7 +122,7 @@ def floors_table(rows: Sequence[Row]) -> Table:
     return plain_table(columns, lines, right=range(4, 14))
 
 
-def held_table(rows: Sequence[Row]) -> Table:
+def held_table(rows: Sequence[Row]) -> Grid:
     """A line for each case that has a bar by its floor's side: the bar, by its own clock, and what is published."""
     lines = [
         (

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.commands.verbs import option
 from trnrt.report.console import working
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 OnlyFlag = Annotated[
     list[str] | None,
-    typer.Option("--only", metavar="NAME", help="Only this network; repeatable.", show_default=False),
+    option("--only", metavar="NAME", help="Only this network; repeatable.", show_default=False),
 ]
 
 

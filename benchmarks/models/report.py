@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from benchmarks.documented import rates
 from benchmarks.models.table import host_fit, latencies
 from benchmarks.verdicts import all_passed, bars_text, passed, target_notes, verdict_text
@@ -15,6 +13,7 @@ from trnrt.nki.machine.targets import get_target, place_of
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.parts.crossing import host_link
 from trnrt.report.documents import Document
+from trnrt.report.layout import Grid
 from trnrt.report.tables import plain_table
 from trnrt.text import range_text
 
@@ -87,7 +86,7 @@ def models_parts(rows: Sequence[Row]) -> list[RenderableType]:
     return [*parts, *target_notes(row.target for row in rows)]
 
 
-def bounds_table(rows: Sequence[Row]) -> Table:
+def bounds_table(rows: Sequence[Row]) -> Grid:
     """Each prediction over the hardware's least time."""
     lines = [
         (
@@ -109,7 +108,7 @@ def bounds_table(rows: Sequence[Row]) -> Table:
     return plain_table((*columns, *last), lines, right=range(3, 10))
 
 
-def latency_table(rows: Sequence[Row]) -> Table:
+def latency_table(rows: Sequence[Row]) -> Grid:
     """AWS's latencies at batch 1, less the host's part."""
     fitted = host_fit()
     sizes = {one.model: one for one in latencies()}
@@ -135,7 +134,7 @@ def latency_table(rows: Sequence[Row]) -> Table:
     return plain_table((*columns, less, "predicted us", "x less host", "by its error"), lines, right=range(1, 10))
 
 
-def throughput_table(rows: Sequence[Row]) -> Table:
+def throughput_table(rows: Sequence[Row]) -> Grid:
     """AWS's throughputs, per item and core; no ratio, as the host may be the limit."""
     lines = [
         (
@@ -151,7 +150,7 @@ def throughput_table(rows: Sequence[Row]) -> Table:
     return plain_table(columns, lines, right=(1, 2, 3))
 
 
-def bars_table(rows: Sequence[Row]) -> Table:
+def bars_table(rows: Sequence[Row]) -> Grid:
     """The limits of each row."""
     names = {"bound": "2 x the bound", "own target": "target of ours"}
     lines = [

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import EFFORT, DType, EffortFlag, JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.commands.verbs import option
 from trnrt.report.console import counting
 
 if TYPE_CHECKING:
@@ -16,18 +15,16 @@ if TYPE_CHECKING:
 
 NetFlag = Annotated[
     list[str] | None,
-    typer.Option("--net", metavar="NAME", help="Only this network; repeatable.", show_default=False),
+    option("--net", metavar="NAME", help="Only this network; repeatable.", show_default=False),
 ]
 BatchFlag = Annotated[
     list[int] | None,
-    typer.Option(
-        "--batch", min=1, metavar="N", help="A batch; repeatable. By default 1, 2, 4 and 8.", show_default=False
-    ),
+    option("--batch", min=1, metavar="N", help="A batch; repeatable. By default 1, 2, 4 and 8.", show_default=False),
 ]
-DtypeFlag = Annotated[DType, typer.Option("--dtype", help="The dtype of weights and activations.")]
+DtypeFlag = Annotated[DType, option("--dtype", help="The dtype of weights and activations.")]
 LncFlag = Annotated[
     int,
-    typer.Option("--lnc", min=1, max=2, help="With 2: also predict two physical cores as one, beside a single one."),
+    option("--lnc", min=1, max=2, help="With 2: also predict two physical cores as one, beside a single one."),
 ]
 
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from benchmarks.comparing import verdict
 from benchmarks.documented import guide_rates, rates
 from benchmarks.networks.table import Bar, Row, bars_of, best_of
 from benchmarks.verdicts import verdict_text
 from trnrt.report.documents import Document
+from trnrt.report.layout import Grid
 from trnrt.report.tables import plain_table
 from trnrt.text import count_text, range_text
 
@@ -63,7 +62,7 @@ def networks_parts(rows: Sequence[Row]) -> list[RenderableType]:
     return parts
 
 
-def rows_table(rows: Sequence[Row]) -> Table:
+def rows_table(rows: Sequence[Row]) -> Grid:
     """Each prediction over the hardware's least time, and what holds it."""
     lines = [
         (
@@ -97,7 +96,7 @@ def _sharing_texts(row: Row) -> tuple[str, ...]:
     return range_text(row.shared, ""), f"{row.scaling.us:.2f} ({row.scaling.least_us:.2f} to {row.scaling.most_us:.2f})"
 
 
-def bars_table(bars: Sequence[Bar]) -> Table:
+def bars_table(bars: Sequence[Bar]) -> Grid:
     """The limits, and what is predicted."""
     lines = [
         (

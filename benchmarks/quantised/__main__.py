@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from benchmarks.command import command_line, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import EFFORT, EffortFlag, JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.commands.verbs import option
 from trnrt.report.console import counting
 
 if TYPE_CHECKING:
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
 
 NetFlag = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--net", metavar="NAME", help="A network; repeatable. By default resnet18 and resnet50.", show_default=False
     ),
 ]
 BatchFlag = Annotated[
     list[int] | None,
-    typer.Option("--batch", min=1, metavar="N", help="A batch; repeatable. By default 1, 4 and 8.", show_default=False),
+    option("--batch", min=1, metavar="N", help="A batch; repeatable. By default 1, 4 and 8.", show_default=False),
 ]
 
 

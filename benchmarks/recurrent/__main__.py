@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.commands.verbs import option
 from trnrt.report.console import working
 
 KindFlag = Annotated[
     list[str] | None,
-    typer.Option("--kind", metavar="KIND", help="Only this kind of layer: lstm, gru or rnn; repeatable."),
+    option("--kind", metavar="KIND", help="Only this kind of layer: lstm, gru or rnn; repeatable."),
 ]
 HiddenFlag = Annotated[
     list[int] | None,
-    typer.Option(
-        "--hidden", min=1, metavar="N", help="Hidden units; repeatable. By default 64, 128, 256, 512 and 1024."
-    ),
+    option("--hidden", min=1, metavar="N", help="Hidden units; repeatable. By default 64, 128, 256, 512 and 1024."),
 ]
 BatchFlag = Annotated[
-    list[int] | None, typer.Option("--batch", min=1, metavar="N", help="A batch; repeatable. By default 1, 16 and 64.")
+    list[int] | None, option("--batch", min=1, metavar="N", help="A batch; repeatable. By default 1, 16 and 64.")
 ]
 
 

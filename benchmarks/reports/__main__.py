@@ -5,7 +5,6 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Annotated
 
-import typer
 from rich.table import Table
 
 from benchmarks.command import command_line, fail_unless, show
@@ -14,10 +13,11 @@ from benchmarks.reports.sweep import Found, sweep
 from trnrt.calibration.learning import NAMES
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
+from trnrt.commands.verbs import option
 from trnrt.report.console import counting
 
-TargetFlag = Annotated[str, typer.Option("--target", help="The target whose numbers are changed.")]
-TriplesFlag = Annotated[int, typer.Option("--triples", min=0, help="How many threes of numbers to change together.")]
+TargetFlag = Annotated[str, option("--target", help="The target whose numbers are changed.")]
+TriplesFlag = Annotated[int, option("--triples", min=0, help="How many threes of numbers to change together.")]
 
 
 def find_numbers(

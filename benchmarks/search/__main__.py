@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import DType, JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.commands.verbs import option
 from trnrt.report.console import counting
 
 if TYPE_CHECKING:
     from benchmarks.search.table import Row
 
 OnlyFlag = Annotated[
-    list[str] | None, typer.Option("--only", metavar="NAME", help="Only this layer; repeatable.", show_default=False)
+    list[str] | None, option("--only", metavar="NAME", help="Only this layer; repeatable.", show_default=False)
 ]
-DtypeFlag = Annotated[DType, typer.Option("--dtype", help="The dtype of weights and activations.")]
+DtypeFlag = Annotated[DType, option("--dtype", help="The dtype of weights and activations.")]
 
 
 def compare_searches(

@@ -6,23 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
+from trnrt.commands.verbs import option
 from trnrt.errors import OptionError
 from trnrt.report.console import counting, working
 from trnrt.report.files import check_writable, write_text
 
-FitFlag = Annotated[bool, typer.Option("--fit", help="Fit the free parameters, and leave each time out.")]
+FitFlag = Annotated[bool, option("--fit", help="Fit the free parameters, and leave each time out.")]
 LaddersFlag = Annotated[
     bool,
-    typer.Option("--ladders", help="Rank the steps of each ladder by a fit without it, and keep that; takes minutes."),
+    option("--ladders", help="Rank the steps of each ladder by a fit without it, and keep that; takes minutes."),
 ]
 ProfilesFlag = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--trace",
         metavar="FILE",
         help="Compare a device's profile (the profiler's JSON) with our timeline, event by event; repeatable.",
@@ -31,7 +30,7 @@ ProfilesFlag = Annotated[
 ]
 KernelFlag = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--kernel",
         metavar="NAME",
         help="The traces' kernel; guessed from their work if left out.",
@@ -40,7 +39,7 @@ KernelFlag = Annotated[
 ]
 PictureFlag = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--trace-out",
         metavar="FILE",
         help="Write each profile and our timeline as two processes to open in Perfetto.",

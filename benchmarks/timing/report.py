@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from benchmarks.timing.ladders import BAR, TIE
 from benchmarks.timing.table import BARS, LEFT_OUT_BARS, Bars, summary
 from benchmarks.verdicts import target_notes
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.layout import Grid
 from trnrt.report.tables import plain_table
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def timing_parts(found: Calibration) -> list[RenderableType]:
     return [*parts, *target_notes(row.case.target for row in found.rows)]
 
 
-def timing_table(rows: Iterable[Row]) -> Table:
+def timing_table(rows: Iterable[Row]) -> Grid:
     """A line for each published time of a whole kernel, with its prediction."""
     head = ("measurement", "figure", "author", "target", "mode", "clock", "measured us", "predicted us")
     last = ("low", "high", "error", "inside")
@@ -116,7 +115,7 @@ def _inside_text(row: Row) -> str:
     return "too wide" if row.ratio > WIDEST else "yes" if row.inside else "no"
 
 
-def instructions_table(rows: Iterable[InstructionRow]) -> Table:
+def instructions_table(rows: Iterable[InstructionRow]) -> Grid:
     """A line for each published time of an instruction, with the model's."""
     lines = [
         (row.what, row.target, f"{row.measured_ns:,.1f}", f"{row.predicted_ns:,.1f}", _percent(row.error))
@@ -128,7 +127,7 @@ def instructions_table(rows: Iterable[InstructionRow]) -> Table:
 LADDER_COLUMNS = ("ladder", "steps", "Spearman, left out", "in the fit", "pairs in order", "at least 0.9")
 
 
-def ladders_table(ladders: Iterable[Ranking]) -> Table:
+def ladders_table(ladders: Iterable[Ranking]) -> Grid:
     """A line for each ladder: how well the model orders its steps, without it in the fit and with the data files."""
     lines = [
         (
@@ -152,7 +151,7 @@ def _ladders_verdict(ladders: Sequence[Ranking]) -> str:
     )
 
 
-def fitted_table(values: Iterable[Fitted]) -> Table:
+def fitted_table(values: Iterable[Fitted]) -> Grid:
     """A line for each free parameter."""
     lines = [
         (fitted.parameter.name, ", ".join(fitted.parameter.targets), _value(fitted.before), _value(fitted.after))

@@ -7,11 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from benchmarks.command import command_line, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import EFFORT, EffortFlag, JsonFlag, JsonOutFlag, Reporting
+from trnrt.commands.verbs import argument, option
 from trnrt.report.console import counting, note
 
 
@@ -24,7 +23,7 @@ class Part(StrEnum):
 
 FolderArgument = Annotated[
     Path | None,
-    typer.Argument(
+    argument(
         metavar="[DIR]",
         help="The folder of the models and of their list, zoo.json. Without it, nothing is measured.",
         show_default=False,
@@ -32,12 +31,12 @@ FolderArgument = Annotated[
 ]
 NamesArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Only these models of the list.", show_default=False),
+    argument(metavar="[NAME]...", help="Only these models of the list.", show_default=False),
 ]
-OnlyFlag = Annotated[Part | None, typer.Option("--only", help="Measure only the predictions, or only the accuracy.")]
+OnlyFlag = Annotated[Part | None, option("--only", help="Measure only the predictions, or only the accuracy.")]
 TargetsFlag = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--target",
         metavar="NAME",
         help="Predict for this target; repeatable. By default trn1, trn2 and trn3.",
@@ -46,7 +45,7 @@ TargetsFlag = Annotated[
 ]
 BatchFlag = Annotated[
     list[int] | None,
-    typer.Option(
+    option(
         "--batch",
         min=1,
         metavar="N",
@@ -55,11 +54,11 @@ BatchFlag = Annotated[
     ),
 ]
 ItemsFlag = Annotated[
-    int, typer.Option("--accuracy", min=1, max=64, metavar="N", help="Random items to measure the accuracy with.")
+    int, option("--accuracy", min=1, max=64, metavar="N", help="Random items to measure the accuracy with.")
 ]
 CacheFlag = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--cache",
         metavar="DIR",
         help="The folder to keep measurements in. By default in trnrt's cache.",
@@ -68,7 +67,7 @@ CacheFlag = Annotated[
 ]
 ResultsFlag = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--results",
         metavar="FILE",
         help="The results file to update and show. By default the committed one.",
@@ -76,11 +75,11 @@ ResultsFlag = Annotated[
     ),
 ]
 HtmlFlag = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write the page for a browser.", show_default=False)
+    Path | None, option("--html", metavar="FILE", help="Write the page for a browser.", show_default=False)
 ]
 ProfilesFlag = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--profiles",
         metavar="DIR",
         help="Link the profile reports in this folder from --html. With DIR, write them first, on trn2.",
@@ -89,7 +88,7 @@ ProfilesFlag = Annotated[
 ]
 PricesFlag = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--prices",
         metavar="FILE",
         help="Prices of instances (docs/scale.md): adds the cost of a million items.",

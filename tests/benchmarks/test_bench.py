@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from benchmarks.measuring import Row, in_turns, ratio
 from benchmarks.simulator import cases as simulator

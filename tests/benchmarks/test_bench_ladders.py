@@ -145,8 +145,7 @@ def _steps_of(parameter: Any, value: Any) -> int:
 
 def test_the_page_has_the_kept_ladders() -> None:
     table = ladders_table(read_rankings())
-    rows = zip(*(column.cells for column in table.columns), strict=True)
-    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in table.rows]
     head = ["| " + " | ".join(LADDER_COLUMNS) + " |", "|" + "---|" * len(LADDER_COLUMNS)]
     before, start, rest = PAGE.read_text(encoding="utf-8").partition("<!-- ladders -->\n")
     _, end, after = rest.partition("<!-- end of ladders -->\n")

@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from click.testing import CliRunner
 from planning import drawn, modelled
-from typer.testing import CliRunner
 
 from benchmarks.comparing import Figure, Kind
 from benchmarks.models import table

@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx
 import pytest
+from click.testing import CliRunner
 from planning import drawn, modelled
-from typer.testing import CliRunner
 
 from benchmarks.baseline.networks import BY_NAME
 from benchmarks.documented import bound, guide_rates, rates

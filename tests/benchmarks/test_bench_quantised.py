@@ -6,8 +6,8 @@ import json
 
 import onnx
 import pytest
+from click.testing import CliRunner
 from planning import drawn, modelled
-from typer.testing import CliRunner
 
 from benchmarks.networks import table as networks
 from benchmarks.quantised.__main__ import app

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from benchmarks.recurrent.__main__ import app
 from benchmarks.recurrent.bound import Case, find_bound

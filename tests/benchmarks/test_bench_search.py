@@ -7,7 +7,7 @@ import json
 import numpy as np
 import onnxruntime
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from benchmarks.search.__main__ import app
 from benchmarks.search.layers import LAYERS, Layer

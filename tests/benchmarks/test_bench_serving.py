@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from benchmarks.measuring import Row
 from benchmarks.serve import cases, samples

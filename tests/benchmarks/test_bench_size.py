@@ -7,8 +7,8 @@ import math
 
 import onnx
 import pytest
+from click.testing import CliRunner
 from planning import drawn, modelled
-from typer.testing import CliRunner
 
 from benchmarks.baseline.building import PARAMETER
 from benchmarks.size import table

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from benchmarks.timing import instructions, ladders, table
 from benchmarks.timing.__main__ import app

@@ -13,8 +13,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from made_up_report import instruction, packet, report_of, update
-from typer.testing import CliRunner
 
 from benchmarks.timing.__main__ import app
 from benchmarks.timing.traces.aligning import MEASURED, SAME, align

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
-from typer.testing import CliRunner
 
 from benchmarks.zoo.__main__ import app
 from benchmarks.zoo.accuracy import RUNS, compare_outputs, rank_correlation, rank_elements

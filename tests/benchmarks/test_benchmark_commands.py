@@ -9,9 +9,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer
+from click.testing import CliRunner
 from command_sections import command_section
-from typer.testing import CliRunner
 
 from benchmarks import ROOT
 from benchmarks.__main__ import lines
@@ -31,6 +30,7 @@ TYPED = [
     "serve",
     "simulator",
     "size",
+    "starting",
     "timing",
     "zoo",
 ]
@@ -54,7 +54,7 @@ def benchmarks_page() -> str:
         "",
     ]
     for name in TYPED:
-        command = typer.main.get_command(import_module(f"benchmarks.{name}.__main__").app)
+        command = import_module(f"benchmarks.{name}.__main__").app
         text += command_section(f"python -m benchmarks.{name}", command)
     return "\n".join(text)
 

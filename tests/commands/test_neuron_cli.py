@@ -34,8 +34,10 @@ class Kernel:
 def jit(fn=None, **kwargs):
     return Kernel(fn)
 """,
-    "language": "from trnrt.nki.sim import language as _it\nglobals().update(vars(_it))\nAWS = True\n",
-    "isa": "from trnrt.nki.sim import isa as _it\nglobals().update(vars(_it))\nAWS = True\n",
+    "language": "from trnrt.nki.sim import language as _it\n"
+    "globals().update((n, getattr(_it, n)) for n in dir(_it))\nAWS = True\n",
+    "isa": "from trnrt.nki.sim import isa as _it\n"
+    "globals().update((n, getattr(_it, n)) for n in dir(_it))\nAWS = True\n",
 }
 PROCESS = """
 import sys, pathlib, pytest

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 from commanding import Outcome, trnrt
@@ -112,3 +117,19 @@ def test_a_kernel_of_the_old_namespace(script: Path) -> None:
     document = tune(script, "--call", OLD_CALL.replace("[1]", "[2]", 1), "--space", "TILE=64,512", "--json").document
     assert document["best"]["call"] == "add[2](f32[128,1024], f32[128,1024], TILE=512)"
     assert document["numbers"]["results"][0]["identical"]
+
+
+def test_ctrl_c_ends_it_quietly_and_it_resumes(script: Path) -> None:
+    """As a terminal sends it: to the processes that time candidates, too."""
+    slow = "    import time; time.sleep(TILE / 200)\n    rows, columns = a.shape\n"
+    script.write_text(ADDITIONS.replace("    rows, columns = a.shape\n", slow))
+    command = [sys.executable, "-m", "trnrt", "nki", "tune", str(script), "--call", CALL, "--space", "TILE=64,128,1024"]
+    running = subprocess.Popen([*command, "-j", "1"], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    results = script.with_suffix(".tune.jsonl")
+    deadline = monotonic() + 60
+    while not (results.exists() and results.read_text().count("\n") >= 2) and monotonic() < deadline:
+        sleep(0.05)
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert (running.returncode, said) == (130, "error: interrupted\n")
+    assert tune(script, "--call", CALL, "--space", "TILE=64,128", "--json").document["resumed"] >= 2

@@ -14,7 +14,7 @@ import pytest
 from nki_scripts import ONES, script, trnrt
 
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Checking, Tracing
+from trnrt.commands.views import Checking, Tracing
 from trnrt.commands.watching import local_files, watch_script
 from trnrt.errors import OptionError
 from trnrt.nki.level import Level

@@ -6,7 +6,10 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -99,5 +102,18 @@ def test_what_the_modules_offer_is_in_nki() -> None:
     for language in (API["nki.language"], ADDED_BY_0_7["nki.language"]):
         constants = {constant.partition(":")[0] for constant in language["constants"]}
         known |= {*language["functions"], *language["classes"], *constants}
-    offered = {name for name in vars(nl) if not name.startswith("_")} - {"annotations"}
+    offered = {name for name in dir(nl) if not name.startswith("_")} - {"annotations"}
     assert offered <= known
+
+
+@pytest.mark.parametrize(("namespace", "folder"), [(nisa, "instructions"), (nl, "lang")])
+def test_each_public_function_of_a_family_is_offered(namespace: ModuleType, folder: str) -> None:
+    """`nisa` and `nl` list their families' names, to load a family when a kernel uses it."""
+    package = import_module(f"trnrt.nki.sim.{folder}")
+    families = [import_module(f"{package.__name__}.{family.name}") for family in iter_modules(package.__path__)]
+    public = {name: family for family in families for name in getattr(family, "__all__", ())}
+    assert public
+    assert {name for name in public if getattr(namespace, name, None) is not getattr(public[name], name)} == set()
+    assert public.keys() <= set(dir(namespace))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = namespace.no_such_name

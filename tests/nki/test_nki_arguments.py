@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch_tensors
+from click.testing import CliRunner
 from simulating import NUMPY, Array, Tensor, drawn, give, load, same, spec, tile
 from torch_tensors import Tensor as FakeTensor
-from typer.testing import CliRunner
 
 from trnrt.cli import app
 from trnrt.errors import KernelError

@@ -258,13 +258,13 @@ def test_what_only_the_device_knows_is_refused_where_python_asks(what: str, mess
             return src[int(register)]  # type: ignore[call-overload]
         elif what == "write_counter":
             for i in nl.dynamic_range(3):
-                nisa.register_move(i, 1)  # type: ignore[arg-type]
+                nisa.register_move(i, 1)
         elif what == "two_indices":
             return src.select(0, index).select(0, index)
         elif what == "float_index":
             return src.select(0, floats[:, 0:1])
         elif what == "register_step":
-            nl.fori_loop(0, 3, lambda i: None, register)  # type: ignore[arg-type]
+            nl.fori_loop(0, 3, lambda i: None, register)
         elif what == "two_element_load":
             nisa.register_load(register, nl.ndarray((1, 2), dtype=nl.int32, buffer=nl.sbuf))
         elif what == "assign":

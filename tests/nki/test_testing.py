@@ -2,134 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-import tomllib
-from importlib import metadata
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
-
-# What the plugin imports when it is used must be there before: pytester forgets the modules that a run imports.
-from trnrt.nki.testing import budgets, running  # noqa: F401
+from plugin_runs import OLD, Run, lines_of, place_of
 
 pytest_plugins = ["pytester"]
-
-PLUGIN = "trnrt.nki.testing.plugin"
-ROOT = Path(__file__).parents[2]
-KERNELS = '''
-import nki
-import nki.isa as nisa
-import nki.language as nl
-
-def load(a):
-    a_sb = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf, name="loaded")
-    nisa.dma_copy(dst=a_sb, src=a)
-    return a_sb
-
-@nki.jit
-def double(a, by=2.0):
-    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-    a_sb = load(a)
-    nisa.tensor_scalar(dst=a_sb, data=a_sb, op0=nl.multiply, operand0=by, name="doubling")
-    nisa.dma_copy(dst=out, src=a_sb)
-    return out
-
-@nki.jit
-def split(a):
-    """The halves of a's columns."""
-    half = a.shape[1] // 2
-    left = nl.ndarray((a.shape[0], half), dtype=a.dtype, buffer=nl.shared_hbm)
-    right = nl.ndarray((a.shape[0], half), dtype=a.dtype, buffer=nl.shared_hbm)
-    a_sb = load(a)
-    nisa.dma_copy(dst=left, src=a_sb[:, :half])
-    nisa.dma_copy(dst=right, src=a_sb[:, half:])
-    return left, right
-
-@nki.jit
-def fill(dst, count, a):
-    """dst = 2 a, count = 3; returns nothing."""
-    a_sb = load(a)
-    nisa.tensor_scalar(dst=a_sb, data=a_sb, op0=nl.multiply, operand0=2.0)
-    nisa.dma_copy(dst=dst, src=a_sb)
-    three = nl.ndarray(count.shape, dtype=count.dtype, buffer=nl.sbuf)
-    nisa.memset(dst=three, value=3)
-    nisa.dma_copy(dst=count, src=three)
-
-@nki.jit
-def leaves_rows_out(a):
-    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out[:2], src=load(a)[:2])
-    return out
-
-@nki.jit
-def copies_unwritten(a):
-    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-    a_sb = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.sbuf, name="half")
-    nisa.dma_copy(dst=a_sb[:, :2], src=a[:, :2])
-    nisa.dma_copy(dst=out, src=a_sb)  # half
-    return out
-
-@nki.jit
-def broken(a):
-    a_sb = load(a)
-    nisa.dma_copy(dst=a, src=a_sb[:, 1:])
-'''
-OLD = """
-import neuronxcc.nki as nki
-import neuronxcc.nki.language as nl
-
-@nki.jit
-def add(a, b):
-    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
-    total = nl.add(nl.load(a), nl.load(b))
-    nl.store(out, total)
-    return out
-
-@nki.baremetal
-def add_bare(a, b):
-    return add(a, b)
-"""
-HEAD = """
-import numpy as np
-import pytest
-from kernels import *
-
-A = np.arange(12, dtype=np.float32).reshape(4, 3) + 1
-B = np.arange(32, dtype=np.float32).reshape(4, 8)
-"""
 
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.delenv("NEURON_PLATFORM_TARGET_OVERRIDE", raising=False)
     monkeypatch.setenv("COLUMNS", "160")
-    (pytester.path / "kernels.py").write_text(KERNELS)
-    pytester.syspathinsert()
     return Run(pytester)
-
-
-class Run:
-    """Runs tests of kernels.py in a pytest of their own, in this process."""
-
-    def __init__(self, pytester: pytest.Pytester) -> None:
-        self.pytester = pytester
-
-    def __call__(self, text: str, *options: str) -> pytest.RunResult:
-        self.pytester.makepyfile(test_it=HEAD + text)
-        return self.pytester.runpytest_inprocess("-p", PLUGIN, "-p", "no:cacheprovider", *options)
-
-
-def lines_of(result: pytest.RunResult) -> list[str]:
-    """The lines of the error, without pytest's mark."""
-    return [line[1:].strip() for line in result.outlines if line.startswith("E ")]
-
-
-def place_of(code: str) -> str:
-    """The file and line of kernels.py that ``code`` begins on."""
-    return f"kernels.py:{KERNELS[: KERNELS.index(code)].count(chr(10)) + 1}"
 
 
 # ---- what passes
@@ -413,96 +299,3 @@ def test_the_release_of_nki(run: Run) -> None:
     result = run(dedent(text), "--nki", "0.5")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --nki: there is no language level '0.5'*"])
-
-
-# ---- it stays out of the way
-
-
-def test_other_tests_have_no_nki(run: Run) -> None:
-    """The simulator is there for the files that use the plugin, while they are imported and run."""
-    (run.pytester.path / "test_other.py").write_text(
-        "import pytest\n\ndef test_none():\n    with pytest.raises(ImportError):\n        import nki\n"
-    )
-    text = "def test(nki_simulate):\n    import nki.compiler\n    nki_simulate(double, A).equals(2 * A)\n"
-    run(text).assert_outcomes(passed=2)
-    run(text, "test_other.py", "test_it.py").assert_outcomes(passed=2)
-    assert "nki" not in sys.modules
-
-
-def test_conftest_files_and_all_tests_may_have_it(run: Run) -> None:
-    run.pytester.makeconftest("import nki.language as nl\n")
-    (run.pytester.path / "test_other.py").write_text("def test_there():\n    import nki.isa\n")
-    assert run("", "test_other.py").ret == pytest.ExitCode.USAGE_ERROR
-    run.pytester.makeini("[pytest]\nnki_install = true\n")
-    run("", "test_other.py").assert_outcomes(passed=1)
-    assert "nki" not in sys.modules
-
-
-def environment(site: Path) -> dict[str, str]:
-    """The environment of a Python that finds this trnrt and the distributions in ``site``."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(site)])}
-
-
-@pytest.fixture
-def installed(pytester: pytest.Pytester) -> dict[str, str]:
-    """trnrt as a wheel installs it: its files, and the plugin's entry point in pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    plugins = project["entry-points"]["pytest11"]
-    folder = pytester.path / "site" / "trnrt-9.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: trnrt\nVersion: 9\n")
-    points = "".join(f"{name} = {module}\n" for name, module in plugins.items())
-    (folder / "entry_points.txt").write_text(f"[pytest11]\n{points}")
-    (folder / "RECORD").write_text("trnrt/__init__.py,,\ntrnrt/nki/__init__.py,,\ntrnrt-9.dist-info/RECORD,,\n")
-    return environment(folder.parent)
-
-
-def pytest_in(folder: Path, environment: dict[str, str], *options: str) -> str:
-    """The output of pytest in a process of its own."""
-    slow = ("cacheprovider", "schemathesis", "hypothesispytest", "anyio")  # of this environment, and slow to import
-    blocked = [option for name in slow for option in ("-p", f"no:{name}")]
-    command = [sys.executable, "-m", "pytest", *blocked, *options]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120).stdout
-
-
-def test_an_installed_trnrt_brings_the_plugin_and_leaves_its_own_asserts_alone(
-    run: Run, installed: dict[str, str]
-) -> None:
-    text = """
-    def test_found(nki_simulate, request):
-        nki_simulate(double, A).equals(2 * A)
-        assert request.config.pluginmanager.get_plugin("trnrt.nki.testing.plugin")
-        import trnrt.kernels.gather
-        assert type(trnrt.kernels.gather.__loader__).__name__ == "SourceFileLoader"
-    """
-    run.pytester.makepyfile(test_it=HEAD + dedent(text))
-    assert "1 passed" in pytest_in(run.pytester.path, installed)
-    assert "1 passed" in pytest_in(run.pytester.path, installed, "-p", PLUGIN)  # twice is once
-
-
-def test_it_imports_nothing_until_a_test_needs_it(run: Run, installed: dict[str, str]) -> None:
-    text = "import sys\n\ndef test():\n    assert {name for name in sys.modules if name.startswith('trnrt')} == {}\n"
-    run.pytester.makepyfile(test_it=text.replace("{}\n", f"{ {'trnrt', 'trnrt.nki', 'trnrt.nki.testing', PLUGIN} }\n"))
-    out = pytest_in(run.pytester.path, installed)
-    assert "1 passed" in out, out
-
-
-def test_it_runs_on_several_workers(run: Run, installed: dict[str, str]) -> None:
-    text = """
-    @pytest.mark.parametrize("columns", range(1, 5))
-    def test_columns(nki_simulate, columns):
-        nki_simulate(double, B[:, :columns]).equals(np.multiply(B[:, :columns], 2))
-
-    @pytest.mark.nki_budget(us=1)
-    def test_slow(nki_simulate):
-        nki_simulate(double, A)
-    """
-    run.pytester.makepyfile(test_it=HEAD + dedent(text))
-    out = pytest_in(run.pytester.path, installed, "-n", "2", "--nki-target", "trn1,trn2", "--nki", "0.6")
-    assert "2 failed, 8 passed" in out and "over the budget of 1 us" in out, out
-
-
-def test_the_entry_point_has_the_modules_own_name() -> None:
-    """So that ``-p`` with the module's name, and an installed trnrt, register it once."""
-    found = [point for point in metadata.entry_points(group="pytest11") if point.value == PLUGIN]
-    assert all(point.name == PLUGIN for point in found)

@@ -11,7 +11,7 @@ from simulating import tile, traced, zeros
 
 from trnrt.nki import nisa, nl
 from trnrt.nki.machine.program import View
-from trnrt.nki.machine.timing.regions import Region, region_of
+from trnrt.nki.machine.regions import Region, region_of
 
 SHAPE = (4, 6, 5)
 

@@ -168,6 +168,13 @@ def test_results_of_another_run_are_not_taken(wish: Wish) -> None:
     assert len({entry["key"] for entry in lines(wish)}) == 2 and len(lines(wish)) == 4  # both runs are in the file
 
 
+def test_the_order_of_the_arguments_does_not_matter(wish: Wish) -> None:
+    one = tune(replace(wish, space=read_space(["TILE=256,512", "scale=1.0,2.0"])))
+    other = tune(replace(wish, space=read_space(["scale=1.0,2.0", "TILE=256,512"])))
+    assert (one.resumed, other.resumed) == (0, 4)
+    assert list(other.trials[0].values) == ["scale", "TILE"]
+
+
 def test_a_module_beside_the_file_belongs_to_its_source(wish: Wish) -> None:
     helper = wish.script.with_name("our_sizes_of_tiles.py")
     helper.write_text("TILE = 256\n")

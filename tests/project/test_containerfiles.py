@@ -87,7 +87,7 @@ def test_the_entry_point_is_a_verb(server: Containerfile) -> None:
     """In exec form: a shell between would not pass SIGTERM on."""
     program, verb = server.last("ENTRYPOINT").listed
     assert program in PROJECT["scripts"]
-    assert verb in {command.name for command in app.registered_commands}
+    assert verb in app.all_verbs()
     assert server.last("STOPSIGNAL").value == "SIGTERM"
 
 

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import typer
 from command_sections import command_section
 from operator_table import left_out, messages, operator_page, schemas, titled, versions
 from profiles import made_profile
-from typer.core import TyperGroup
 
 from trnrt.cli import app
+from trnrt.commands.verbs import Verbs
 from trnrt.errors import UnsupportedModelError
 from trnrt.importer import import_model
 from trnrt.importer.quantised.rewriting import rewritten_operators
@@ -77,10 +76,10 @@ def test_messages_are_those_that_a_model_gets() -> None:
     assert any(re.fullmatch(template, caught.value.blockers[0].reason) for template in templates)
 
 
-def verbs(group: TyperGroup, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def verbs(group: Verbs, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every verb with its whole name, those of groups included."""
-    for name, command in group.commands.items():
-        if isinstance(command, TyperGroup):
+    for name, command in group.all_verbs().items():
+        if isinstance(command, Verbs):
             yield from verbs(command, f"{prefix}{name} ")
         elif not command.hidden:
             yield f"{prefix}{name}", command
@@ -88,8 +87,6 @@ def verbs(group: TyperGroup, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def command_page() -> str:
     """docs/cli.md: every verb with its arguments and flags, from the commands themselves."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, TyperGroup)
     lines = [
         "# The command line",
         "",
@@ -101,16 +98,14 @@ def command_page() -> str:
         "flag or input, a file that can't be written).",
         "",
     ]
-    for name, command in verbs(group):
+    for name, command in verbs(app):
         lines += command_section(f"trnrt {name}", command)
     return "\n".join(lines)
 
 
 def test_a_flag_means_one_thing_in_a_verb() -> None:
     """Two records of flags may each have one of the same name; click then keeps the last without a word."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, TyperGroup)
-    for name, command in verbs(group):
+    for name, command in verbs(app):
         flags = [flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)]
         assert sorted(flags) == sorted(set(flags)), name
 
@@ -132,7 +127,7 @@ def test_reading_a_profile_names_every_key_column_and_name_of_the_profiler() -> 
     profile = made_profile()
     document = profile_document("m", profile, version="1")
     nested = (document["predicted_us"], document["steps"][0], document["engines"]["dma"], document["roofline"])
-    columns = [str(column.header) for column in step_uses_table(profile).columns]
+    columns = [*step_uses_table(profile).columns]
     report = nki_profile_document(Report("f", "trn2"), [], version="1")
     wanted = [*document, *report, *(key for keys in nested for key in keys), *columns, *summary_of(profile), *BOUNDS]
     assert [name for name in wanted if f"`{name}`" not in text] == []

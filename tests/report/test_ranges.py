@@ -225,8 +225,8 @@ def a_row(low: float, us: float, high: float) -> Row:
 def test_the_timing_table_shows_the_ends_and_whether_they_hold_what_was_measured() -> None:
     rows = [a_row(24.0, 26.0, 27.0), a_row(28.0, 29.0, 30.0), a_row(20.0, 26.0, 33.0)]
     table = timing_table(rows)
-    assert [str(column.header) for column in table.columns][-5:] == ["predicted us", "low", "high", "error", "inside"]
-    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    assert list(table.columns)[-5:] == ["predicted us", "low", "high", "error", "inside"]
+    cells = [list(map(str, column)) for column in zip(*table.rows, strict=True)]
     assert cells[-4:-2] == [["24.0", "28.0", "20.0"], ["27.0", "30.0", "33.0"]]
     assert cells[-1] == ["yes", "no", "too wide"]
     assert [row.inside for row in rows] == [True, False, False]

@@ -22,15 +22,14 @@ from typing import Any, TypeVar, cast
 import httpx
 import numpy as np
 import pytest
-import typer
 import uvicorn
 from engines import PATIENCE_S
 from fastapi import FastAPI
 from numpy.typing import NDArray
 from starlette.types import ASGIApp
-from typer.core import TyperOption
 
 from trnrt.cli import app as cli
+from trnrt.commands.verbs import Flag
 from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.description import Description, TensorMeta
@@ -269,11 +268,10 @@ def listening(app: ASGIApp) -> Iterator[int]:
             assert not thread.is_alive(), "the server did not stop"
 
 
-def serve_flags() -> dict[str, TyperOption]:
+def serve_flags() -> dict[str, Flag]:
     """The flags of ``trnrt serve`` by name."""
-    group = typer.main.get_command(cli)
-    command = group.commands["serve"]  # type: ignore[attr-defined]
-    return {param.name: param for param in command.params if isinstance(param, TyperOption) and param.name}
+    command = cli.all_verbs()["serve"]
+    return {param.name: param for param in command.params if isinstance(param, Flag) and param.name}
 
 
 # -- processes -----------------------------------------------------------------------------------------------------

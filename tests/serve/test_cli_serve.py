@@ -65,7 +65,7 @@ def test_without_the_servers_packages_it_says_what_to_install(relu: Path, monkey
 
 def test_help_does_not_wait_for_the_servers_packages() -> None:
     script = (
-        "import sys; from typer.testing import CliRunner; from trnrt.cli import app;"
+        "import sys; from click.testing import CliRunner; from trnrt.cli import app;"
         "out = CliRunner().invoke(app, ['serve', '--help']).output;"
         "heavy = {'fastapi', 'pydantic_settings', 'uvicorn', 'numpy'};"
         "print('--max-batch' in out, sorted(heavy & set(sys.modules)))"

@@ -120,7 +120,7 @@ def test_every_setting_has_a_flag_that_says_the_same() -> None:
         assert flag.default is None
         shown = "batching" if name == "batching" else field.default
         nothing = shown is None or shown is False or shown == []
-        wanted = True if nothing else str(shown)  # typer shows no default of None
+        wanted = True if nothing else str(shown)  # click shows no default of None
         assert flag.show_default == wanted, name
 
 

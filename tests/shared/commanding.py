@@ -9,8 +9,8 @@ from typing import Any
 
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper
-from typer.testing import CliRunner
 
 from trnrt.cli import app
 

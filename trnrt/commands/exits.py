@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import typer
+from click.exceptions import Exit
 
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.report.console import complain
@@ -20,28 +20,28 @@ PIPE_CLOSED = 141
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Run a verb within: its errors are printed, and become typer.Exit with their code."""
+    """Run a verb within: its errors are printed, and become Exit with their code."""
     try:
         yield
         sys.stdout.flush()
     except TrnrtError as error:
         complain(str(error), _hint(error))
-        raise typer.Exit(error.exit_code) from error
+        raise Exit(error.exit_code) from error
     except MemoryError as error:
         complain(
             f"not enough memory: {error}" if str(error) else "not enough memory", "use fewer rows, or smaller inputs"
         )
-        raise typer.Exit(OptionError.exit_code) from error
+        raise Exit(OptionError.exit_code) from error
     except BrokenPipeError as error:
         _close_stdout()
-        raise typer.Exit(PIPE_CLOSED) from error
+        raise Exit(PIPE_CLOSED) from error
     except OSError as error:  # on stdout, such as a full disk; files raise errors of their own
         _close_stdout()
         complain(f"can't write the result: {reason_text(error)}")
-        raise typer.Exit(OptionError.exit_code) from error
+        raise Exit(OptionError.exit_code) from error
     except KeyboardInterrupt as error:
         complain("interrupted")
-        raise typer.Exit(INTERRUPTED) from error
+        raise Exit(INTERRUPTED) from error
 
 
 def call(app: Callable[[], object]) -> None:

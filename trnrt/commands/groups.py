@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import typer
+from click.exceptions import Exit
 
 from trnrt.commands.kernel_records import Numbers, SecondCalls, SecondScript, Tuning
 from trnrt.commands.options import (
@@ -15,19 +15,14 @@ from trnrt.commands.options import (
     TimingFlag,
     check_timing_target,
 )
-from trnrt.commands.records import Checking, Tracing, Verb, Views, takes_records
+from trnrt.commands.verbs import Verbs
+from trnrt.commands.views import Checking, Tracing, Views
 
-cache_app = typer.Typer(help="List or clear the cache of compiled models.", no_args_is_help=True)
-nki_app = typer.Typer(help="Run, check or profile kernels on the simulated NeuronCore.", no_args_is_help=True)
-
-
-@cache_app.callback()
-def cache_verbs() -> None:
-    """List or clear the cache of compiled models."""
+cache_app = Verbs("cache", help="List or clear the cache of compiled models.")
+nki_app = Verbs("nki", help="Run, check or profile kernels on the simulated NeuronCore.")
 
 
-@cache_app.command("ls", cls=Verb, short_help="List the cached plans.")
-@takes_records
+@cache_app.verb("ls", short_help="List the cached plans.")
 def cache_ls_command(reporting: Reporting) -> None:
     """List the plans in the cache, the most recently used first, with their models, targets and sizes."""
     from trnrt.commands.cache import list_entries
@@ -35,7 +30,7 @@ def cache_ls_command(reporting: Reporting) -> None:
     list_entries(reporting)
 
 
-@cache_app.command("clear", short_help="Remove everything.")
+@cache_app.verb("clear", short_help="Remove everything.")
 def cache_clear_command() -> None:
     """Remove all plans, weights and kernel modules from the cache."""
     from trnrt.commands.cache import clear
@@ -43,13 +38,8 @@ def cache_clear_command() -> None:
     clear()
 
 
-@nki_app.callback()
-def nki_verbs() -> None:
-    """Run, check or profile kernels on the simulated NeuronCore."""
-
-
 # Options unknown to trnrt belong to the script, wherever they are.
-@nki_app.command("run", cls=Verb, short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
+@nki_app.verb("run", short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
 def nki_run_command(
     script: ScriptFile,
     arguments: ScriptArguments = None,
@@ -60,25 +50,23 @@ def nki_run_command(
     """Run an unchanged script that says `import nki` on the simulator; exits with the script's own exit code."""
     from trnrt.commands.nki import run_script
 
-    raise typer.Exit(run_script(script, arguments or [], target, nki=nki, capacity=not no_capacity))
+    raise Exit(run_script(script, arguments or [], target, nki=nki, capacity=not no_capacity))
 
 
-@nki_app.command("check", cls=Verb, short_help="Find what is wrong with kernels, without data.")
-@takes_records
+@nki_app.verb("check", short_help="Find what is wrong with kernels, without data.")
 def nki_check_command(script: ScriptFile, tracing: Tracing, checking: Checking, reporting: Reporting) -> None:
     """Find what the language, the API or the hardware refuses; needs no data. Exit 0 if nothing is found, else 1."""
     if checking.watch:
         from trnrt.commands.watching import watch_script
 
-        raise typer.Exit(watch_script(script, tracing, checking, reporting))
+        raise Exit(watch_script(script, tracing, checking, reporting))
     from trnrt.commands.nki import check_script
 
     if not check_script(script, tracing, checking, reporting):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-@nki_app.command("profile", cls=Verb, short_help="Predict the latency of kernels on the device.")
-@takes_records
+@nki_app.verb("profile", short_help="Predict the latency of kernels on the device.")
 def nki_profile_command(
     script: ScriptFile, tracing: Tracing, views: Views, reporting: Reporting, timing: TimingFlag = None
 ) -> None:
@@ -88,11 +76,10 @@ def nki_profile_command(
     check_timing_target(timing, tracing.target)
 
     if not profile_script(script, tracing, views, reporting):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-@nki_app.command("compare", cls=Verb, short_help="Compare two kernels: predicted times, and numbers.")
-@takes_records
+@nki_app.verb("compare", short_help="Compare two kernels: predicted times, and numbers.")
 def nki_compare_command(
     script: ScriptFile,
     tracing: Tracing,
@@ -109,11 +96,10 @@ def nki_compare_command(
 
     check_timing_target(timing, tracing.target)
     if not compare_scripts((script, other), tracing, second, numbers, reporting):
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-@nki_app.command("tune", cls=Verb, short_help="Find a kernel's best arguments by predicted time.")
-@takes_records
+@nki_app.verb("tune", short_help="Find a kernel's best arguments by predicted time.")
 def nki_tune_command(
     script: ScriptFile,
     tuning: Tuning,
@@ -130,4 +116,4 @@ def nki_tune_command(
 
     check_timing_target(timing, target)
     if not tune_script(script, tuning, numbers, reporting, target, nki):
-        raise typer.Exit(1)
+        raise Exit(1)

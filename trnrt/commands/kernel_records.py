@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from trnrt.commands.options import check_finite, flag, read_percent
+from trnrt.commands.verbs import argument
 
 if TYPE_CHECKING:
     from trnrt.nki.machine.dtypes import Array
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 SecondScript = Annotated[
     Path | None,
-    typer.Argument(metavar="[OTHER]", help="Another file with kernels. By default SCRIPT: name two calls."),
+    argument(metavar="[OTHER]", help="Another file with kernels. By default SCRIPT: name two calls."),
 ]
 
 

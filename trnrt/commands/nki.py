@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from bdb import BdbQuit
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt import __version__
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Checking, Tracing
 from trnrt.commands.results import deliver
+from trnrt.commands.views import Checking, Tracing
 from trnrt.errors import KernelError, OptionError
 from trnrt.nki.level import Level, choose_level
 from trnrt.report.console import complain, note, render, write_error
@@ -53,6 +54,8 @@ def _run(script: Path) -> int:
         return code
     except (BrokenPipeError, KeyboardInterrupt):
         raise
+    except BdbQuit:  # the user left the debugger
+        return 1
     except BaseException as error:
         write_error(scripts.script_traceback(error))
         return 1

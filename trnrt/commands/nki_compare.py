@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from trnrt import __version__
 from trnrt.commands.kernel_records import Numbers, SecondCalls
 from trnrt.commands.options import Reporting
-from trnrt.commands.profile import warn
-from trnrt.commands.records import Tracing
+from trnrt.commands.profiling import warn
 from trnrt.commands.results import deliver
+from trnrt.commands.views import Tracing
 from trnrt.errors import OptionError
 from trnrt.report.console import note, render, working
 from trnrt.report.files import check_writable

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 from trnrt import __version__
 from trnrt.commands.options import Reporting
-from trnrt.commands.profile import Files, compare, page_text, prepare, warn
-from trnrt.commands.records import Tracing, Views
+from trnrt.commands.profiling import Files, compare, page_text, prepare, warn
+from trnrt.commands.views import Tracing, Views
 from trnrt.errors import OptionError
-from trnrt.report.comparing import Baseline
 from trnrt.report.console import complain, note, say
-from trnrt.report.documents import as_text, nki_profile_document
 from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from trnrt.nki.machine.program import Program
     from trnrt.nki.profiling import Profile
     from trnrt.nki.sim.subset_source import Finding
+    from trnrt.report.comparing import Baseline
 
 
 def profile_script(script: Path, tracing: Tracing, views: Views, reporting: Reporting) -> bool:
@@ -31,14 +30,22 @@ def profile_script(script: Path, tracing: Tracing, views: Views, reporting: Repo
     report, profiles = _profile_calls(script, tracing)
     if not profiles and not report.failures:
         raise OptionError(f"{quote(str(script))} calls no kernel: there is nothing to profile", hint=_example(script))
-    document = nki_profile_document(report, profiles, version=__version__)
+    document = {}
+    if baseline is not None or reporting.as_json or reporting.json_out is not None:
+        from trnrt.report.documents import nki_profile_document
+
+        document = nki_profile_document(report, profiles, version=__version__)
     comparisons = compare(_comparable(baseline, report), document)
     named = [(f"{call.kernel}({call.arguments})", predicted) for call, predicted in profiles]
     files = Files()
     files.write_document(reporting, document)
     files.write_views(views, named)
-    if named or reporting.as_json:
-        say(as_text(document) if reporting.as_json else page_text(named, comparisons, baseline))
+    if reporting.as_json:
+        from trnrt.report.documents import as_text
+
+        say(as_text(document))
+    elif named:
+        say(page_text(named, comparisons, baseline))
     warn([predicted for _, predicted in profiles])
     _tell(report, {text for _, predicted in profiles for text in predicted.notes})
     files.close()

@@ -9,7 +9,7 @@ from trnrt import __version__
 from trnrt.cache.code import code_version
 from trnrt.commands.kernel_records import Numbers, Tuning
 from trnrt.commands.options import Reporting
-from trnrt.commands.profile import warn
+from trnrt.commands.profiling import warn
 from trnrt.commands.results import deliver
 from trnrt.nki.level import Level, choose_level
 from trnrt.report.console import counting, note, render

@@ -7,14 +7,14 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+import click
 
+from trnrt.commands.verbs import argument, option
 from trnrt.errors import OptionError
 from trnrt.nki.level import Level
 
@@ -116,7 +116,7 @@ def check_target(name: str | None) -> str | None:
     return name
 
 
-def check_timing(ctx: typer.Context, path: Path | None) -> Path | None:
+def check_timing(path: Path | None) -> Path | None:
     """The overlay's file as given, in use until the verb ends, also in processes that it starts.
 
     OptionError if it is no overlay.
@@ -128,7 +128,7 @@ def check_timing(ctx: typer.Context, path: Path | None) -> Path | None:
 
         overlay, before = overlay_at(str(path.absolute())), os.environ.get(TIMING_VARIABLE)
         os.environ[TIMING_VARIABLE] = str(path.absolute())
-        ctx.call_on_close(lambda: _restore(TIMING_VARIABLE, before))
+        click.get_current_context().call_on_close(lambda: _restore(TIMING_VARIABLE, before))
         note(f"{path}: {overlay.describe()}")
     return path
 
@@ -154,6 +154,8 @@ def check_timing_target(timing: Path | None, target: str | None) -> None:
 def check_cases(names: list[str] | None) -> list[str] | None:
     """The names as given; OptionError if the self-test has no such case."""
     if names:
+        from difflib import get_close_matches
+
         from trnrt.neuron.selftest.table import CASES
 
         if unknown := [name for name in names if name not in CASES]:
@@ -226,32 +228,18 @@ def read_lengths(text: str) -> tuple[int, ...]:
 _NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "nki" / "machine").glob("*.toml"))
 TARGETS = f"[{'|'.join(_NAMES)}|FILE.toml]"
 
-PANELS = (
-    "Model and inputs",
-    "Quantisation",
-    "Planning",
-    "Device",
-    "Workers",
-    "Batches and limits",
-    "Demand",
-    "Comparison",
-    "Output",
-)
-"""The groups of flags in ``--help``, in order."""
-
-# ``typer.Option`` for flags that are no fields of a record.
+# ``option`` for flags that are no fields of a record.
 input_flag, planning_flag, device_flag, demand_flag, output_flag = (
-    partial(typer.Option, rich_help_panel=panel)
-    for panel in ("Model and inputs", "Planning", "Device", "Demand", "Output")
+    partial(option, panel=panel) for panel in ("Model and inputs", "Planning", "Device", "Demand", "Output")
 )
 
 
 def flag(panel: str, *names: str, default: Any = None, **details: Any) -> Any:
     """A field of a record that is a flag, in a group of ``PANELS``; a ``default`` of ... makes it required.
 
-    ``details`` are those of ``typer.Option``.
+    ``details`` are those of ``option``.
     """
-    metadata = {"option": typer.Option(*names, rich_help_panel=panel, **details)}
+    metadata = {"option": option(*names, panel=panel, **details)}
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
@@ -260,7 +248,7 @@ _INPUT = (
     "(.png, .jpg; several make a batch). A model with one input needs no NAME=. By default random values."
 )
 
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="The model, an .onnx file.")]
+ModelFile = Annotated[Path, argument(metavar="MODEL", help="The model, an .onnx file.")]
 InputFiles = Annotated[list[str] | None, input_flag("--input", "-i", metavar="[NAME=]FILE", help=_INPUT)]
 TargetFlag = Annotated[
     str | None,
@@ -281,7 +269,7 @@ TimingFlag = Annotated[
         callback=check_timing,
     ),
 ]
-ReportFiles = Annotated[list[Path], typer.Argument(metavar="REPORT...", help="Files of `trnrt doctor --self-test`.")]
+ReportFiles = Annotated[list[Path], argument(metavar="REPORT...", help="Files of `trnrt doctor --self-test`.")]
 OverlayFile = Annotated[
     Path | None, output_flag("-o", "--output", metavar="FILE.toml", help="Write the fitted numbers, for --timing.")
 ]
@@ -338,10 +326,10 @@ JsonFlag = Annotated[bool, output_flag("--json", help="Print one JSON document i
 JsonOutFlag = Annotated[
     Path | None, output_flag("--json-out", metavar="FILE", help="Also write the JSON document to a file.")
 ]
-ScriptFile = Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file with kernels.")]
+ScriptFile = Annotated[Path, argument(metavar="SCRIPT", help="A Python file with kernels.")]
 ScriptArguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ARGS", help="The script's own arguments; put those that trnrt also has after --."),
+    argument(metavar="ARGS", help="The script's own arguments; put those that trnrt also has after --."),
 ]
 NoCapacityFlag = Annotated[
     bool,
@@ -385,9 +373,10 @@ PAD = "With --lengths: the number in an input's padded places, repeatable. By de
 BUDGET = "The most instructions of a kernel, as compiled; none sets no limit. By default 100000, if that can be met."
 EFFORT = 1
 _BY_EFFORT = "1: choose sizes, kernels and fusions by predicted time where that can gain. 0: use quick estimates."
-EffortFlag = Annotated[int, planning_flag("--effort", min=0, max=1, help=_BY_EFFORT)]
+EffortFlag = Annotated[int, planning_flag("--effort", min=0, max=1, metavar="[0|1]", help=_BY_EFFORT)]
 RunEffortFlag = Annotated[
-    int | None, planning_flag("--effort", min=0, max=1, help=f"{_BY_EFFORT} By default 1 on a device, else 0.")
+    int | None,
+    planning_flag("--effort", min=0, max=1, metavar="[0|1]", help=f"{_BY_EFFORT} By default 1 on a device, else 0."),
 ]
 BucketsFlag = Annotated[
     Sequence[int] | None,
@@ -437,7 +426,7 @@ CutOutputs = Annotated[
     list[str],
     output_flag("--outputs", metavar="NAME...", help="The tensors that become the outputs; names may follow."),
 ]
-MoreOutputs = Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", hidden=True)]
+MoreOutputs = Annotated[list[str] | None, argument(metavar="[NAME...]", hidden=True)]
 CutFile = Annotated[Path, output_flag("-o", "--output", metavar="OUT.onnx", help="The file to write.")]
 CompileDirectory = Annotated[Path, output_flag("-o", "--output", metavar="DIR", help="Where to write.")]
 CompileBackendFlag = Annotated[

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import typer
+from click.exceptions import Exit
 
 from trnrt.commands.options import EFFORT, EffortFlag, ModelFile, Reporting
-from trnrt.commands.records import CapacityDemand, Planning, SessionOptions, takes_records
+from trnrt.commands.records import CapacityDemand, Planning, SessionOptions
 
 
-@takes_records
 def plan_command(
     model: ModelFile, asked: CapacityDemand, planning: Planning, reporting: Reporting, effort: EffortFlag = EFFORT
 ) -> None:
@@ -17,4 +16,4 @@ def plan_command(
     from trnrt.commands.capacity import plan_capacity
 
     if not plan_capacity(model, SessionOptions(planning, effort=effort), asked, reporting):
-        raise typer.Exit(1)
+        raise Exit(1)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import typer
+from click.exceptions import Exit
 
 from trnrt.commands.options import CacheFlag, Engine, LogitsFlag, ModelFile, Reporting, flag
-from trnrt.commands.records import Device, Images, Planning, takes_records
+from trnrt.commands.records import Device, Images, Planning
 from trnrt.errors import OptionError, TooManyBadError, TrnrtError
 from trnrt.report.console import counting, note, say, working
 from trnrt.text import count_text, quote
@@ -144,7 +144,6 @@ class Processes:
         return Place(self.replicas or 1, self.replica_cpus or 0.5, self.address)
 
 
-@takes_records
 def predict_command(
     model: ModelFile,
     rows: Rows,
@@ -241,7 +240,7 @@ def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) 
         output.finish()
     except StoppedError as error:
         note(f"stopped; {_progress_text(output)}")
-        raise typer.Exit(128 + error.signal) from None
+        raise Exit(128 + error.signal) from None
     except TooManyBadError as error:
         outcome.stopped = error
     except TrnrtError:

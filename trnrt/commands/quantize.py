@@ -24,7 +24,7 @@ from trnrt.commands.options import (
     flag,
     read_percent,
 )
-from trnrt.commands.records import Images, Planning, SessionOptions, takes_records
+from trnrt.commands.records import Images, Planning, SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, TrnrtError
 from trnrt.report.console import counting, note, render, working
@@ -141,7 +141,6 @@ class Quantising:
     )
 
 
-@takes_records
 def quantize_command(
     model: ModelFile,
     calibrating: Calibration,

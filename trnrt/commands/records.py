@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from inspect import Parameter, Signature
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
-
-from typer.core import TyperCommand
+from typing import TYPE_CHECKING
 
 from trnrt.commands.options import (
     BUDGET,
@@ -21,10 +17,8 @@ from trnrt.commands.options import (
     LENGTHS,
     NARROW,
     PAD,
-    PANELS,
     Backend,
     BackendFlag,
-    CallsFlag,
     Color,
     CompiledFlag,
     DrawAs,
@@ -35,11 +29,8 @@ from trnrt.commands.options import (
     LncFlag,
     LogitsFlag,
     Narrow,
-    NkiFlag,
-    NoCapacityFlag,
     PlanBatchFlag,
     RouteFlag,
-    SimulatedTargetFlag,
     Stage,
     TargetFlag,
     TimingFlag,
@@ -50,7 +41,6 @@ from trnrt.commands.options import (
     read_budget,
     read_lengths,
     read_numbers,
-    read_percent,
 )
 
 if TYPE_CHECKING:
@@ -241,53 +231,6 @@ class Viewing:
 
 
 @dataclass(frozen=True)
-class Tracing:
-    """The kernel calls of a script to trace, the simulated hardware, and the release of NKI."""
-
-    calls: CallsFlag = None
-    target: SimulatedTargetFlag = None
-    nki: NkiFlag = None
-    no_capacity: NoCapacityFlag = False
-
-
-@dataclass(frozen=True)
-class Checking:
-    """Where the findings of a check go, and whether it is repeated."""
-
-    sarif: Path | None = flag("Output", "--sarif", metavar="FILE", help="Also write the findings as SARIF 2.1.0.")
-    watch: bool = flag(
-        "Output",
-        "--watch",
-        default=False,
-        help="Check again whenever the script, or a file beside it that it imports, changes. Ctrl-C ends it, with the "
-        "exit code of the last check.",
-    )
-
-
-@dataclass(frozen=True)
-class Views:
-    """The files that a profile is written to, and the one it is compared with."""
-
-    html: Path | None = flag(
-        "Output", "--html", metavar="FILE", help="Write a report for a browser; it needs no network."
-    )
-    trace: Path | None = flag("Output", "--trace", metavar="FILE", help="Write a trace for Perfetto.")
-    baseline: Path | None = flag(
-        "Comparison",
-        "--baseline",
-        metavar="FILE",
-        help="Compare with an earlier --json-out file; exit 1 if slower by more than --max-regress.",
-    )
-    max_regress: float | None = flag(
-        "Comparison",
-        "--max-regress",
-        metavar="PERCENT",
-        help="With --baseline: the slowdown to accept, as 2% or 2. By default 2%.",
-        parser=read_percent,
-    )
-
-
-@dataclass(frozen=True)
 class CapacityDemand:
     """The demand, and what to assume; None is a default of ``trnrt.capacity.assumptions``."""
 
@@ -426,69 +369,3 @@ class SessionOptions:
     cache: bool = True
     device: DeviceOptions | None = None
     sequences: Sequences = field(default_factory=Sequences)
-
-
-def takes_records(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with its records' fields as parameters: typer turns these into flags."""
-    records: dict[str, Any] = {}
-    parameters: list[Parameter] = []
-    for parameter in inspect.signature(verb, eval_str=True).parameters.values():
-        if is_dataclass(parameter.annotation):
-            record = records[parameter.name] = cast("type[Any]", parameter.annotation)
-            parameters += _parameters(record)
-        else:
-            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
-
-    def call(**given: Any) -> None:
-        for name, record in records.items():
-            given[name] = record(**{one.name: given.pop(one.name) for one in fields(record)})
-        verb(**given)
-
-    call.__name__, call.__doc__, call.__module__ = verb.__name__, verb.__doc__, verb.__module__
-    call.__annotations__ = {}
-    vars(call)["__signature__"] = Signature(parameters)
-    return call
-
-
-def _parameters(record: type[Any]) -> list[Parameter]:
-    hints = get_type_hints(record, include_extras=True)
-    found = []
-    for one in fields(record):
-        hint, option = hints[one.name], one.metadata.get("option")
-        default = Parameter.empty if one.default is MISSING else one.default
-        annotation = hint if option is None else cast("Any", Annotated)[hint, option]
-        found.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
-    return found
-
-
-_ORDER = ("Arguments", *PANELS, "Options")
-
-
-class Verb(TyperCommand):
-    """A verb whose ``--help`` groups its flags; typer itself groups them in rich help only."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words of the usage line: arguments, and the flags that must be given."""
-        pieces = [self.options_metavar] if self.options_metavar else []
-        for parameter in self.get_params(ctx):
-            if getattr(parameter, "hidden", False):
-                continue
-            metavar = parameter.metavar or parameter.name.upper()
-            if parameter.param_type_name == "argument":
-                pieces.append(metavar if parameter.required else f"[{metavar}]")
-            elif parameter.required:
-                pieces.append(f"{parameter.opts[0]} {metavar}")
-        return pieces
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the groups in the order of ``PANELS``."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            shown = parameter.get_help_record(ctx)
-            if shown is not None:
-                is_argument = parameter.param_type_name == "argument"
-                heading = getattr(parameter, "rich_help_panel", None) or ("Arguments" if is_argument else "Options")
-                groups.setdefault(heading, []).append(shown)
-        for heading in sorted(groups, key=_ORDER.index):
-            with formatter.section(heading):
-                formatter.write_dl(groups[heading])

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from click.exceptions import Exit
 
 from trnrt.commands.options import (
     BUDGET,
@@ -35,7 +35,7 @@ from trnrt.commands.options import (
     read_budget,
     read_lengths,
 )
-from trnrt.commands.records import takes_records
+from trnrt.commands.verbs import argument
 from trnrt.errors import BackendError
 
 NEEDED = ("fastapi", "httptools", "multipart", "prometheus_client", "pydantic_settings", "uvicorn", "uvloop")
@@ -55,7 +55,7 @@ class LogLevel(StrEnum):
 class Serving:
     """The server's settings. None is not given: the environment or the file may have it."""
 
-    models: Annotated[list[Path] | None, typer.Argument(metavar="MODELS", help="The models, .onnx files.")] = None
+    models: Annotated[list[Path] | None, argument(metavar="MODELS", help="The models, .onnx files.")] = None
     config: Path | None = flag("Options", "--config", metavar="FILE", help="A TOML file of these settings.")
     model_dir: Path | None = flag(
         "Options", "--model-dir", metavar="DIR", help="Also serve every .onnx file of this folder."
@@ -233,7 +233,6 @@ class Serving:
     )
 
 
-@takes_records
 def serve_command(serving: Serving) -> None:
     """Serve models over HTTP: the Open Inference Protocol, a simple /predict, metrics, and a page to try them.
 
@@ -241,7 +240,7 @@ def serve_command(serving: Serving) -> None:
     API keys are set with TRNRT_API_KEYS only. Exits with 0 after a shutdown that answered every request.
     """
     given = {name: value for name, value in vars(serving).items() if value not in (None, [])}
-    raise typer.Exit(serve({name: v.value if isinstance(v, Enum) else v for name, v in given.items()}))
+    raise Exit(serve({name: v.value if isinstance(v, Enum) else v for name, v in given.items()}))
 
 
 def _exit_early(_number: int, _frame: object) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trnrt.commands.exits import INTERRUPTED
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Checking, Tracing
+from trnrt.commands.views import Checking, Tracing
 from trnrt.errors import OptionError
 from trnrt.report.console import say
 from trnrt.text import count_text, name_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing import PS_PER_US, Range, schedule
@@ -12,7 +13,9 @@ from trnrt.nki.machine.timing.issues import ENGINES
 from trnrt.nki.machine.timing.path import LAUNCH, PARTS, Segment, critical_path
 from trnrt.nki.machine.timing.steps import Named
 from trnrt.nki.machine.timing.timeline import Timeline
-from trnrt.nki.tiles import StepTiles
+
+if TYPE_CHECKING:
+    from trnrt.nki.tiles import StepTiles
 
 
 @dataclass(frozen=True, slots=True)

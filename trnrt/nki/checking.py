@@ -10,10 +10,9 @@ import linecache
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from inspect import isfunction
 from pathlib import Path
 from tokenize import open as open_source
@@ -34,8 +33,8 @@ from trnrt.nki.machine.unwritten import unwritten_reads
 from trnrt.nki.sim.kernel import Kernel, Simulated, default_target, intercept_calls
 from trnrt.nki.sim.subset import check_api, check_source, load_api
 from trnrt.nki.sim.subset_api import find_deprecated
-from trnrt.nki.sim.subset_constants import check_constants
 from trnrt.nki.sim.subset_source import Finding
+from trnrt.nki.tolerating import skip_breakpoints, tolerate_zeros
 
 UNWRITTEN = "unwritten-memory"
 _WRITE_IT = "Write it first (nisa.memset, a copy), or use the part that is written: a device has any bytes there"
@@ -115,10 +114,11 @@ def check(
             return report
         report.warnings = find_deprecated(source, str(script), load_api(report.level))
         recorder = _Recorder(report, script, observer)
-        if asked:
-            _trace_asked(script, asked, recorder)
-        else:
-            _run_script(script, recorder)
+        with skip_breakpoints(report.notes.append):
+            if asked:
+                _trace_asked(script, asked, recorder)
+            else:
+                _run_script(script, recorder)
     for found in (report.findings, report.warnings):
         found.sort(key=lambda finding: (finding.file != report.file, finding.file, finding.line, finding.column))
     return report
@@ -141,6 +141,8 @@ def static_findings(
     at = choose_level(level)
     found = [*check_source(source, name, entries=entries, level=at), *check_api(source, name, load_api(at))]
     if at is Level.nki_0_6:  # a risk of its parser
+        from trnrt.nki.sim.subset_constants import check_constants
+
         found += check_constants(source, name, entries)
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.line, finding.column, finding.rule))
 
@@ -260,31 +262,6 @@ def _finding(error: KernelError, place: Source) -> Finding:
     instead = error.hint or (rule.group(2) if rule else "")
     name = rule.group(1) if rule else "memory" if isinstance(error, KernelMemoryError) else "kernel"
     return Finding(place.file, place.line, 1, name, message, instead)
-
-
-@contextmanager
-def tolerate_zeros() -> Iterator[None]:
-    """Let a script run whose kernels return zeros: numpy's comparisons succeed, so that it reaches its next kernel.
-
-    It prints to stderr, since stdout is for the report.
-    """
-    import numpy.testing
-
-    answers: list[tuple[Any, str, bool | None]] = [(np, "allclose", True), (np, "array_equal", True)]
-    answers += [(numpy.testing, name, None) for name in vars(numpy.testing) if name.startswith("assert_")]
-    before = [(module, name, getattr(module, name)) for module, name, _ in answers]
-    for module, name, answer in answers:
-        setattr(module, name, partial(_answer, answer))
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        for module, name, function in before:
-            setattr(module, name, function)
-
-
-def _answer(answer: bool | None, *args: Any, **kwargs: Any) -> bool | None:
-    return answer
 
 
 def _run_script(script: Path, recorder: _Recorder) -> None:

@@ -11,18 +11,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from trnrt.nki.level import Level, choose_level, set_default_level, use_level
 from trnrt.nki.machine.dtypes import DTYPES, DType
 from trnrt.nki.sim import compiler, isa, language
 from trnrt.nki.sim.kernel import jit, simulate
-from trnrt.nki.sim.subset_api import advice, load_api
 from trnrt.nki.sim.tensor import NkiTensor
+
+if TYPE_CHECKING:
+    from trnrt.nki.sim.subset_api import ApiTable
 
 __all__ = ["aws_nki_installed", "install", "install_briefly", "uninstall"]
 
@@ -78,7 +79,7 @@ def install(nki: Level | str | None = None, *, legacy: bool = False) -> bool:
         return False
     neuronxcc = _is_importable("neuronxcc")
     wanted = [name for name in _CONTENTS if name.startswith("nki") or not neuronxcc]
-    if "nki.compiler" not in load_api(level).modules:
+    if "nki.compiler" not in _api(level).modules:
         wanted.remove("nki.compiler")
     contents = {name: _CONTENTS[name](level) for name in wanted}
     if legacy and not neuronxcc:
@@ -151,16 +152,21 @@ class _Module(ModuleType):
         self.__spec__ = ModuleSpec(name, None, origin="trnrt", is_package=True)
         self.__path__: list[str] = []  # a package, so that `from nki.language import no_such_name` asks the finder
         self.__package__ = name
-        self.__dict__.update(contents)
+        self._contents = contents
         self.__all__ = [public for public in contents if not public.startswith("_")]
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *self._contents})
+
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if name in self._contents:
+            return self.__dict__.setdefault(name, self._contents[name])
         raise AttributeError(_refusal(f"{self.__name__}.{name}"), name=name, obj=self)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Refuses imports of unregistered modules below ours."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
@@ -173,19 +179,28 @@ class _Finder(MetaPathFinder):
 _FINDER = _Finder()
 
 
+def _api(level: Level | None) -> ApiTable:
+    """The names of NKI at a level. ``import trnrt.nki`` needs none, and must not wait for them."""
+    from trnrt.nki.sim.subset_api import load_api
+
+    return load_api(level)
+
+
 def _refusal(path: str) -> str:
     """Why the simulator lacks ``path``, and what to use instead."""
     if _State.legacy and f"{path}.".startswith("neuronxcc."):
         from trnrt.nki.legacy.api import refuse
 
         return refuse(path)
-    api = load_api(_State.level)
+    api = _api(_State.level)
     known = {part: why for part, why in _LEFT_OUT.items() if part not in api.modules}
     left_out = next((why for part, why in known.items() if f"{path}.".startswith(f"{part}.")), None)
     if left_out is not None:
         return f"{path}: {left_out}"
     if api.unknown(path) is None and path.rpartition(".")[0] in api.modules:
         return f"{path} is in NKI {api.nki_version}, but trnrt's simulator does not have it"
+    from trnrt.nki.sim.subset_api import advice
+
     return ". ".join(advice(path, api))
 
 
@@ -227,22 +242,37 @@ def _hide_ours() -> Iterator[None]:
         sys.modules.update(ours)
 
 
-def _public(module: ModuleType, path: str, level: Level) -> dict[str, Any]:
-    """The names of the API's module ``path`` that ``module`` has."""
-    names = sorted(load_api(level).modules[path].names())
-    return {name: getattr(module, name) for name in names if hasattr(module, name)}
+class _Public(Mapping[str, Any]):
+    """The names of the API's module ``path`` that ``module`` has; each is loaded when it is asked for."""
+
+    def __init__(self, module: ModuleType, path: str, level: Level) -> None:
+        self._module = module
+        self._names = sorted(_api(level).modules[path].names() & set(dir(module)))
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _enumerations(level: Level) -> dict[str, Any]:
-    return {name: value for name, value in _public(isa, "nki.isa", level).items() if isinstance(value, type)}
+    public = _Public(isa, "nki.isa", level)
+    return {name: value for name, value in vars(isa).items() if name in public and isinstance(value, type)}
 
 
 # What each module holds at a level. There is an nki.compiler for kernels from 0.7 on.
 _CONTENTS: dict[str, Callable[[Level], Mapping[str, Any]]] = {
     "nki": lambda level: {"jit": jit, "simulate": simulate},
-    "nki.compiler": lambda level: _public(compiler, "nki.compiler", level),
-    "nki.language": lambda level: _public(language, "nki.language", level),
-    "nki.isa": lambda level: _public(isa, "nki.isa", level),
+    "nki.compiler": lambda level: _Public(compiler, "nki.compiler", level),
+    "nki.language": lambda level: _Public(language, "nki.language", level),
+    "nki.isa": lambda level: _Public(isa, "nki.isa", level),
     "nki.isa.constants": _enumerations,
     "nki.typing": lambda level: {"tensor": tensor, "mutable_tensor": mutable_tensor},
     "nki.dtype": lambda level: {"DType": DType, **DTYPES},

@@ -16,7 +16,7 @@ import numpy as np
 
 from trnrt.nki import scripts
 from trnrt.nki.calls import Call, describe, parse_call
-from trnrt.nki.checking import ending_error, kernel_named, tolerate_zeros
+from trnrt.nki.checking import ending_error, kernel_named
 from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.level import Level, choose_level
 from trnrt.nki.machine.program import Program
@@ -24,6 +24,7 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.numbers import run_programs
 from trnrt.nki.sim.arguments import map_tensors
 from trnrt.nki.sim.kernel import Kernel, Simulated, default_target, intercept_calls, tensor_arguments
+from trnrt.nki.tolerating import tolerate_zeros
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _INSTALLED = tuple(Path(sysconfig.get_paths()[name]).resolve() for name in ("stdlib", "purelib", "platlib"))

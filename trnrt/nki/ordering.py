@@ -77,8 +77,8 @@ def order_causes(
     """The order of two ranges, given what makes each of them wide."""
     causes = {cause.name: cause for cause in first_causes}, {cause.name: cause for cause in second_causes}
     common = sorted(causes[0].keys() & causes[1].keys(), key=lambda name: -_widest(causes[0][name], causes[1][name]))
-    pairs = [Pair("all together, favourable", one.least_us, other.least_us)]
-    pairs.append(Pair("all together, unfavourable, in program order", one.most_us, other.most_us))
+    pairs = [Pair("all uncertain numbers at their best", one.least_us, other.least_us)]
+    pairs.append(Pair("all at their worst in program order", one.most_us, other.most_us))
     for name in dict.fromkeys([*causes[0], *causes[1]]):
         a, b = (found[name].range if name in found else None for found in causes)
         for end in ("least_us", "most_us"):

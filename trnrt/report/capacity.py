@@ -20,13 +20,13 @@ from trnrt.text import count_text, escape_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from trnrt.capacity.assumptions import Host
     from trnrt.capacity.choosing import Candidate
     from trnrt.capacity.instances import Fleet
     from trnrt.capacity.planning import Answer, End
     from trnrt.capacity.queueing import Waiting
+    from trnrt.report.layout import Grid
 
 _BAR = 36
 MEDIAN_ERROR, WORST_ERROR = 2.6, 74.0
@@ -201,7 +201,7 @@ def _servers(chosen: Candidate, fleet: Fleet) -> tuple[int, int]:
     return servers, math.ceil(workers / servers)
 
 
-def candidates_table(answer: Answer) -> Table:
+def candidates_table(answer: Answer) -> Grid:
     """A line for each batch limit; the chosen one is marked. It fits 80 columns."""
     rps, predicted = answer.question.demand.rps, answer.question.served.predicted_us
     columns = ("", "max", "device us", "carries/s", "limit", "cores", "load", "batch", "mean ms", "p50", "p99")
@@ -218,7 +218,7 @@ def candidates_table(answer: Answer) -> Table:
     return plain_table(columns, lines, right=(1, 2, 3, 5, 6, 7, 8, 9, 10))
 
 
-def instances_table(answer: Answer) -> Table:
+def instances_table(answer: Answer) -> Grid:
     """A line for each instance type. The mark is at the cheapest one, or without prices at the fewest rented cores."""
     costs = ("$ an hour", "$ a million") if answer.question.prices else ()
     lines = [

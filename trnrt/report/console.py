@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from trnrt.report.layout import plain_text
 from trnrt.text import escape_text, escaped_lines
 
 if TYPE_CHECKING:
@@ -23,13 +24,18 @@ def render(parts: Iterable[RenderableType]) -> str:
 
     One string, so that only ``say`` meets a closed pipe (``| head``).
     """
+    terminal, given = sys.stdout.isatty(), [*parts]
+    if not terminal:
+        columns = os.environ.get("COLUMNS", str(_WIDTH_OF_A_FILE))
+        plain = plain_text(given, int(columns)) if columns.isdecimal() else None
+        if plain is not None:
+            return plain
     from rich.console import Console
 
     page = StringIO()
-    terminal = sys.stdout.isatty()
     width = None if terminal or "COLUMNS" in os.environ else _WIDTH_OF_A_FILE
     console = Console(file=page, force_terminal=terminal, width=width, markup=False, emoji=False, highlight=False)
-    for part in parts:
+    for part in given:
         console.print(part, crop=False)  # a command line must be neither broken nor cut
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 

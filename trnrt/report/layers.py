@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
+from trnrt.report.layout import Grid
 from trnrt.report.tables import Items, plain_table
 from trnrt.text import error_text, name_text, shape_text
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trnrt.validate import LayerComparison, LayersReport
 
 
-def layers_table(report: LayersReport) -> Table:
+def layers_table(report: LayersReport) -> Grid:
     """A line for each step: its nodes, its output, its longest sum, and both errors beside their tolerances.
 
     Errors and tolerances are those of the element with the largest ratio.

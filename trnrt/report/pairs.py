@@ -17,17 +17,18 @@ from trnrt.text import count_text, escape_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from trnrt.nki.numbers import Agreement
     from trnrt.nki.ordering import Order
     from trnrt.nki.pairing import Comparison, LinePair, Side
     from trnrt.nki.profiling import Profile
+    from trnrt.report.layout import Grid
 
 LINES_SHOWN = 12
 """The most lines of a comparison: those whose times differ most."""
 
 _COMMON_SHOWN = 3
+_LARGE_RATIO = 2  # from here on, percent are hard to read
 
 
 def compare_document(
@@ -100,7 +101,7 @@ def _side_text(side: Side) -> str:
     return f"{name_text(Path(side.file).name)}: {name_text(side.call)}"
 
 
-def _totals_table(a: Profile, b: Profile) -> Table:
+def _totals_table(a: Profile, b: Profile) -> Grid:
     """Both times with their ranges, and what the two kernels need."""
     rows = [
         ("benchmark", range_text(a.benchmark), range_text(b.benchmark), _change(a.benchmark.us, b.benchmark.us)),
@@ -123,7 +124,8 @@ def order_lines(order: Order, names: tuple[str, str] = ("a", "b")) -> list[Text]
     faster, slower = (second, first) if order.second.us < order.first.us else (first, second)
     ratio = max(order.ratio, 1 / order.ratio)
     meets = "overlap" if order.overlap else "don't overlap"
-    verdict = f"{slower} takes {100 * (ratio - 1):.1f} % longer than {faster}"
+    longer = f"{100 * (ratio - 1):.1f} % longer than" if ratio < _LARGE_RATIO else f"{ratio:.1f} times as long as"
+    verdict = f"{slower} takes {longer} {faster}"
     common = f" ({list_text(order.common, _COMMON_SHOWN)})" if order.common else ""
     if order.certainty is Certainty.TIE:
         text = f"A tie: {first} and {second} differ by less than {100 * TIE:g} %, and the model is no better than that."
@@ -166,7 +168,7 @@ def agreement_line(found: Agreement) -> Text:
     return Text.assemble(verdict, f" {escape_text(agreement_text(found))}")
 
 
-def _engines_table(a: Profile, b: Profile) -> Table:
+def _engines_table(a: Profile, b: Profile) -> Grid:
     rows = []
     for name in dict.fromkeys([*a.engines, *b.engines]):
         one, other = (p.engines[name].busy_us if name in p.engines else 0.0 for p in (a, b))
@@ -174,7 +176,7 @@ def _engines_table(a: Profile, b: Profile) -> Table:
     return plain_table(("engine, busy us", "a", "b", "b - a"), rows, right=(1, 2, 3))
 
 
-def lines_table(lines: Iterable[LinePair]) -> Table:
+def lines_table(lines: Iterable[LinePair]) -> Grid:
     """A line for each line of either kernel: its part of the critical path in both."""
     rows = [
         (

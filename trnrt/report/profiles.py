@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import WIDEST
+from trnrt.report.layout import Grid, Line, plain_table
 from trnrt.report.summary import summary_of
-from trnrt.report.tables import plain_table
 from trnrt.text import count_text, ends_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
@@ -32,11 +29,11 @@ _NODES_SHOWN = 6
 _NEGLIGIBLE_US = 0.005  # what two decimals show as nothing
 
 
-def heading(profile: Profile, name: str) -> Text:
+def heading(profile: Profile, name: str) -> Line:
     """The model or the call, with dtype, target, cores and rows."""
     rows = "" if profile.batch is None else f", {count_text(profile.batch, 'row')}"
     cores = f", {count_text(len(profile.cores), 'core')}" if len(profile.cores) > 1 else ""
-    return Text(f"{name_text(name)}: {profile.dtype} on {profile.target}{cores}{rows}", "bold")
+    return Line(f"{name_text(name)}: {profile.dtype} on {profile.target}{cores}{rows}", "bold")
 
 
 def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
@@ -52,34 +49,36 @@ def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
 
 def comparison_parts(comparisons: Iterable[Comparison], baseline: str) -> list[RenderableType]:
     """Before and after: the verdict, the totals, and the steps that changed most."""
+    from rich.text import Text
+
     parts: list[RenderableType] = []
     for comparison in comparisons:
-        verdict = Text("FAIL", "bold red") if comparison.regressed else Text("PASS", "bold green")
+        verdict = ("FAIL", "bold red") if comparison.regressed else ("PASS", "bold green")
         change = f"{comparison.benchmark.percent or 0:+.1f}%, accepted +{comparison.limit:g}%"
         rest = len(comparison.steps) - CHANGES_SHOWN
         parts += [
             Text.assemble(verdict, f" {name_text(comparison.name)} against {name_text(baseline)}: {change}"),
             "",
             changes_table(comparison),
-            *([Text(f"and {count_text(rest, 'more step')} that changed less")] if rest > 0 else []),
+            *([Line(f"and {count_text(rest, 'more step')} that changed less")] if rest > 0 else []),
             "",
         ]
     return parts[:-1]
 
 
-def range_lines(found: Range, causes: Sequence[Cause]) -> list[Text]:
+def range_lines(found: Range, causes: Sequence[Cause]) -> list[Line]:
     """The widest causes of a prediction's range; empty if there are none."""
-    lines = [Text(wide_text(found), "bold yellow")] if found.too_wide else []
+    lines = [Line(wide_text(found), "bold yellow")] if found.too_wide else []
     if causes:
-        lines.append(Text("What makes the first range wide, each cause alone:"))
+        lines.append(Line("What makes the first range wide, each cause alone:"))
     for cause in causes[:CAUSES_SHOWN]:
-        lines.append(Text(f"  {name_text(cause.name)}: {ends_text(cause.range)} us"))
+        lines.append(Line(f"  {name_text(cause.name)}: {ends_text(cause.range)} us"))
         if cause.pin:
-            lines.append(Text(f"    to pin it, write in the kernel: {cause.pin}"))
+            lines.append(Line(f"    to pin it, write in the kernel: {cause.pin}"))
     rest = len(causes) - CAUSES_SHOWN
     if rest > 0:
-        lines.append(Text(f"  and {count_text(rest, 'narrower cause')}; --json has all, with their sources"))
-    return [*lines, Text()] if lines else []
+        lines.append(Line(f"  and {count_text(rest, 'narrower cause')}; --json has all, with their sources"))
+    return [*lines, Line()] if lines else []
 
 
 def wide_text(found: Range) -> str:
@@ -88,7 +87,7 @@ def wide_text(found: Range) -> str:
     return f"The range is too wide to plan with: {times}"
 
 
-def step_uses_table(profile: Profile) -> Table:
+def step_uses_table(profile: Profile) -> Grid:
     """A line for each step: its nodes, time, limit and utilisation."""
     steps = _longest_steps(profile.steps)
     with_nodes = any(step.nodes for step in steps)
@@ -122,48 +121,43 @@ def breakdown_parts(profile: Profile) -> list[RenderableType]:
         f"floor: {breakdown.floor_us:,.2f} us to load the inputs and store the outputs, with nothing between; this is "
         f"{breakdown.ratio:,.2f} times that"
     )
-    return [plain_table((*columns, "floor us"), beside, right=(2, 3, 4)), Text(floor), ""]
+    return [plain_table((*columns, "floor us"), beside, right=(2, 3, 4)), Line(floor), ""]
 
 
-def engines_table(profile: Profile) -> Table:
+def engines_table(profile: Profile) -> Grid:
     """A line for each engine, and one for the DMA engines together."""
     rows = [(name, _us(use.busy_us), _share(use.share)) for name, use in profile.engines.items()]
     return plain_table(("engine", "busy us", "share"), rows, right=(1, 2))
 
 
-def summary_table(profile: Profile) -> Table:
+def summary_table(profile: Profile) -> Grid:
     """The profile under the names of AWS's profiler."""
     rows = [(name, _summary_text(name, value)) for name, value in summary_of(profile).items()]
     return plain_table(("as a profiler says it", ""), rows, whole=(1,))
 
 
-def changes_table(comparison: Comparison) -> Table:
+def changes_table(comparison: Comparison) -> Grid:
     """A line for each total, and for the steps that changed most."""
     changes = [comparison.benchmark, comparison.profiler, *comparison.steps[:CHANGES_SHOWN]]
     rows = [(name_text(c.name), _amount(c.before_us), _amount(c.after_us), _change_text(c)) for c in changes]
     return plain_table(("", "before us", "after us", "change"), rows, right=(1, 2, 3), whole=(1, 2, 3))
 
 
-def _latency(profile: Profile) -> Table:
+def _latency(profile: Profile) -> Grid:
     of = "" if profile.fits else f", of a kernel that does not fit {profile.target}"
     rows = [
         (range_text(profile.benchmark), f"predicted, as a benchmark of repeated runs measures it{of}"),
         (range_text(profile.profiler), "a profiler's total_time, with program start and end"),
     ]
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(justify="right", no_wrap=True, style="bold")
-    table.add_column()
-    for figure, meaning in rows:
-        table.add_row(Text(figure), Text(meaning))
-    return table
+    return Grid(("", ""), rows, right=(0,), whole=(0,), bold=(0,))
 
 
-def _utilization(profile: Profile) -> Text:
+def _utilization(profile: Profile) -> Line:
     counts = (
         f"{_size_text(profile)}, {count_text(profile.dma_transfer_count, 'DMA transfer')}, "
         f"{profile.hbm_bytes:,} HBM bytes"
     )
-    return Text(f"MFU {_share(profile.mfu)}, MBU {_share(profile.mbu)}; {counts}")
+    return Line(f"MFU {_share(profile.mfu)}, MBU {_share(profile.mbu)}; {counts}")
 
 
 def _size_text(profile: Profile) -> str:
@@ -181,14 +175,14 @@ def _longest_steps(steps: Sequence[StepUse]) -> list[StepUse]:
     return [steps[index] for index in sorted(longest)]
 
 
-def _rest_text(steps: Sequence[StepUse]) -> list[Text]:
+def _rest_text(steps: Sequence[StepUse]) -> list[Line]:
     rest = len(steps) - STEPS_SHOWN
     if rest <= 0:
         return []
     time, share = sum(s.time_us for s in steps), sum(s.share for s in steps)
     kept = _longest_steps(steps)
     time, share = time - sum(s.time_us for s in kept), share - sum(s.share for s in kept)
-    return [Text(f"and {count_text(rest, 'shorter step')}: {_us(time)} us, {_share(share)}; --json has all")]
+    return [Line(f"and {count_text(rest, 'shorter step')}: {_us(time)} us, {_share(share)}; --json has all")]
 
 
 def _step_row(step: StepUse) -> tuple[str, ...]:
@@ -197,28 +191,28 @@ def _step_row(step: StepUse) -> tuple[str, ...]:
     return (name_text(step.name), nodes, *cells)
 
 
-def _memory(profile: Profile) -> list[Text]:
+def _memory(profile: Profile) -> list[Line]:
     target = get_target(profile.target)
     peaks = (
         ("SBUF", profile.sbuf_peak_bytes, target.sbuf_usable_bytes),
         ("PSUM", profile.psum_peak_bytes, target.psum_bytes),
     )
     return [
-        Text(f"{name} peak: {peak:,} of {capacity:,} bytes a partition ({_share(peak / capacity)})")
+        Line(f"{name} peak: {peak:,} of {capacity:,} bytes a partition ({_share(peak / capacity)})")
         for name, peak, capacity in peaks
     ]
 
 
-def _roofline(profile: Profile) -> Text:
+def _roofline(profile: Profile) -> Line:
     roofline = profile.roofline
     if not profile.flops:
         gbps = profile.hbm_bytes / profile.benchmark_us / 1000
         of = f"{gbps:.3g} of {roofline.hbm_gbps:.4g} GB/s ({_share(gbps / roofline.hbm_gbps)})"
-        return Text(f"roofline: no matrix products; HBM traffic {of}")
+        return Line(f"roofline: no matrix products; HBM traffic {of}")
     attainable = roofline.attainable_tflops
     bound = "memory-bound" if attainable < roofline.peak_tflops else "compute-bound"
     of = f" ({_share(roofline.achieved_tflops / attainable)})" if attainable else ""
-    return Text(
+    return Line(
         f"roofline: {roofline.intensity:,.1f} FLOP/byte, {bound}: {roofline.achieved_tflops:.3g} of "
         f"{attainable:.3g} TFLOP/s{of}"
     )

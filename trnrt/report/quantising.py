@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.layout import Grid
 from trnrt.report.tables import plain_table
 from trnrt.text import count_text, list_text, name_text, quote, range_text, size_text
 
@@ -138,7 +138,7 @@ def float8_document(result: Float8Result) -> Document:
     }
 
 
-def costs_table(costs: tuple[LayerCost, ...]) -> Table:
+def costs_table(costs: tuple[LayerCost, ...]) -> Grid:
     """A line for each layer quantised alone, the costliest first."""
     ranked = sorted(costs, key=lambda cost: cost.snr_db)
     labelled = any(cost.difference.accuracy is not None for cost in ranked)

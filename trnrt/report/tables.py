@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
-
 from trnrt.report.documents import dtype_name
+from trnrt.report.layout import Grid, Line
+from trnrt.report.layout import plain_table as plain_table
 from trnrt.text import (
     aligned_number,
     count_text,
@@ -24,6 +21,9 @@ from trnrt.text import (
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from rich.console import Console, ConsoleOptions
+    from rich.measure import Measurement
+    from rich.text import Text
 
     from trnrt.errors import Blocker
     from trnrt.nki.breakdown import StepCost
@@ -42,7 +42,7 @@ ROWS_SHOWN = 10
 _VALUES_SHOWN = 5
 
 
-def outputs_table(outputs: Mapping[str, npt.NDArray[Any]]) -> Table:
+def outputs_table(outputs: Mapping[str, npt.NDArray[Any]]) -> Grid:
     """A line for each output of a run, with its first values."""
     rows = [
         (name_text(name), dtype_name(array), shape_text(array.shape), _first_values(array))
@@ -51,7 +51,7 @@ def outputs_table(outputs: Mapping[str, npt.NDArray[Any]]) -> Table:
     return plain_table(("output", "dtype", "shape", "values"), rows)
 
 
-def top_table(top: Top) -> Table:
+def top_table(top: Top) -> Grid:
     """The best classes of the first rows."""
     labelled = any(choice.label is not None for row in top.rows for choice in row)
     rows = [
@@ -64,7 +64,7 @@ def top_table(top: Top) -> Table:
     return plain_table(columns, [row[: len(columns)] for row in rows], right=(0, 1, 2))
 
 
-def comparison_table(report: ValidationReport) -> Table:
+def comparison_table(report: ValidationReport) -> Grid:
     """A line for each output of a validation: its errors against onnxruntime's."""
     rows = [
         (
@@ -75,7 +75,7 @@ def comparison_table(report: ValidationReport) -> Table:
             error_text(output.required_rtol),
             error_text(output.error),
             error_text(output.tolerance),
-            Text("pass", "green") if output.passed else Text("FAIL", "bold red"),
+            Line("pass", "green") if output.passed else Line("FAIL", "bold red"),
         )
         for output in report.outputs
     ]
@@ -127,7 +127,7 @@ def integers_text(report: IntegersReport) -> list[str]:
     return [*lines, f"reference: {report.reference}"]
 
 
-def split_table(report: ValidationReport) -> Table:
+def split_table(report: ValidationReport) -> Grid:
     """A line for each 16-bit output: its error in float32, and the error that rounding adds."""
     rows = [
         (
@@ -136,7 +136,7 @@ def split_table(report: ValidationReport) -> Table:
             error_text(output.split.float32_max_abs),
             error_text(output.split.rounding_max_abs),
             "" if output.split.rounding_rms is None else f"{output.split.rounding_rms:.2f}",
-            Text("rounding", "green") if output.split.float32_passed else Text("float32 is off, too", "bold red"),
+            Line("rounding", "green") if output.split.float32_passed else Line("float32 is off, too", "bold red"),
         )
         for output in report.outputs
         if output.split is not None
@@ -145,7 +145,7 @@ def split_table(report: ValidationReport) -> Table:
     return plain_table(columns, rows, right=(1, 2, 3, 4))
 
 
-def nodes_table(nodes: Iterable[NodeReport]) -> Table:
+def nodes_table(nodes: Iterable[NodeReport]) -> Grid:
     """A line for each ONNX node: its step and kernel, and why."""
     rows = [
         (
@@ -161,7 +161,7 @@ def nodes_table(nodes: Iterable[NodeReport]) -> Table:
     return plain_table(("node", "op", "step", "kernel", "place", "why"), rows)
 
 
-def steps_table(steps: Iterable[StepReport]) -> Table:
+def steps_table(steps: Iterable[StepReport]) -> Grid:
     """A line for each step: its output tensor, the tensor's place, and why there."""
     rows = [
         (
@@ -182,7 +182,7 @@ TILES_SHOWN = 5
 """The most kinds of instructions that a step's line shows."""
 
 
-def tiles_table(costs: Iterable[StepCost]) -> Table:
+def tiles_table(costs: Iterable[StepCost]) -> Grid:
     """A line for each step: its time and what holds it, the memory held while it runs, and its instructions."""
     rows = [
         (
@@ -216,10 +216,14 @@ class Items:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         """The widest item at least, all of them in one line at most."""
+        from rich.measure import Measurement
+
         return Measurement(max(map(len, self._items), default=0), len(" ".join(self._items)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """As many items per line as fit."""
+        from rich.text import Text
+
         lines: list[str] = []
         for item in self._items:
             if lines and len(lines[-1]) + 1 + len(item) <= options.max_width:
@@ -229,7 +233,7 @@ class Items:
         yield from (Text(line, overflow="fold") for line in lines or [""])
 
 
-def parts_table(partition: Partition) -> Table:
+def parts_table(partition: Partition) -> Grid:
     """A line for each part of a model: its place, and the cost of its round trip."""
     from trnrt.planner.parts.partition import CpuPart
 
@@ -245,7 +249,7 @@ def parts_table(partition: Partition) -> Table:
     return plain_table(columns, rows, right=(2, 3, 4, 5))
 
 
-def kernels_table(partition: Partition) -> Table:
+def kernels_table(partition: Partition) -> Grid:
     """A line for each kernel: its steps, and its instructions, unrolled and as AWS's compiler sees them."""
     rows = [
         (
@@ -260,14 +264,14 @@ def kernels_table(partition: Partition) -> Table:
     return plain_table(("kernel", "steps", "instructions", "as compiled", "trips"), rows, right=(1, 2, 3, 4))
 
 
-def blockers_table(blockers: Iterable[Blocker]) -> Table:
+def blockers_table(blockers: Iterable[Blocker]) -> Grid:
     """A line for each reason why a model can't run."""
     rows = [(name_text(b.node), name_text(b.op), escape_text(b.reason), escape_text(b.hint)) for b in blockers]
     count = 4 if any(hint for *_, hint in rows) else 3
     return plain_table(("node", "op", "why not", "what would help")[:count], [row[:count] for row in rows])
 
 
-def findings_table(findings: Iterable[Finding]) -> Table:
+def findings_table(findings: Iterable[Finding]) -> Grid:
     """A line for each refused place of a kernel file, with what to write instead."""
     from trnrt.nki.findings import code_of
 
@@ -284,10 +288,10 @@ def findings_table(findings: Iterable[Finding]) -> Table:
     return plain_table(("where", "code", "rule", "what is wrong", "instead"), rows)
 
 
-_FITS = {True: Text("pass", "green"), False: Text("does not fit", "yellow")}
+_FITS = {True: Line("pass", "green"), False: Line("does not fit", "yellow")}
 
 
-def calls_table(calls: Iterable[CheckedCall]) -> Table:
+def calls_table(calls: Iterable[CheckedCall]) -> Grid:
     """A line for each kernel call that was traced."""
     rows = [
         (
@@ -295,7 +299,7 @@ def calls_table(calls: Iterable[CheckedCall]) -> Table:
             _amount(call.instructions),
             _amount(call.sbuf_peak_bytes),
             _amount(call.psum_peak_bytes),
-            Text("FAIL", "bold red") if call.error is not None else _FITS[call.fits is not False],
+            Line("FAIL", "bold red") if call.error is not None else _FITS[call.fits is not False],
         )
         for call in calls
     ]
@@ -305,22 +309,6 @@ def calls_table(calls: Iterable[CheckedCall]) -> Table:
 
 def _amount(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
-
-
-def plain_table(
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str | Text | Items]],
-    right: Sequence[int] = (),
-    whole: Sequence[int] = (),
-) -> Table:
-    """A table without lines; columns in ``right`` are right-aligned, and those in ``whole`` never wrap."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index in right else "left", overflow="fold", no_wrap=index in whole)
-    for row in rows:
-        # Text, not str: rich would read brackets in a name as markup.
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    return table
 
 
 def _first_values(array: npt.NDArray[Any]) -> str:

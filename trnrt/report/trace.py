@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trnrt.nki.machine.execute import without_collection
+from trnrt.nki.machine.collecting import without_collection
 from trnrt.nki.machine.program import Instruction, MemoryRegion
 from trnrt.nki.machine.targets import overlay_of
 from trnrt.nki.machine.timing import PS_PER_US, Timeline, Transfer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,14 @@ from trnrt.nki.ordering import Certainty
 from trnrt.report.documents import SCHEMA_VERSION, Document, prediction_document
 from trnrt.report.pairs import agreement_line, order_document, order_lines
 from trnrt.report.tables import plain_table
-from trnrt.text import count_text, ends_text, name_text, range_text
+from trnrt.text import count_text, ends_text, name_text, one_line, range_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from trnrt.nki.tuning.timing import Trial
     from trnrt.nki.tuning.tuner import Ranked, Tuned
+    from trnrt.report.layout import Grid
 
 REASONS_SHOWN = 8
 """The most reasons of refused candidates to show, the most frequent first."""
@@ -96,13 +96,21 @@ def _best_parts(tuned: Tuned) -> list[RenderableType]:
     if tuned.order is not None:
         same = tuned.best_call == tuned.default_call
         parts += [Text("The default is the best.", "bold")] if same else order_lines(tuned.order, ("default", "best"))
-    ties = sum(ranked.certainty is Certainty.TIE for ranked in tuned.top[1:])
-    if ties:
-        parts.append(Text(f"{count_text(ties, 'other candidate')} of those below can't be told from the best."))
+    parts += _doubts(tuned.top[1:])
     return [*parts, *map(agreement_line, tuned.agreements or [])]
 
 
-def top_table(tuned: Tuned) -> Table:
+def _doubts(others: Sequence[Ranked]) -> list[Text]:
+    """How many of the next candidates may be as fast as the best, or faster."""
+    ties, unsure = (
+        sum(ranked.certainty is certainty for ranked in others) for certainty in (Certainty.TIE, Certainty.OPEN)
+    )
+    texts = [f"{ties:,} can't be told from the best (tie)"] if ties else []
+    texts += [f"{unsure:,} may be faster (open)"] if unsure else []
+    return [Text(f"Of the next {len(others)}, {', and '.join(texts)}.")] if texts else []
+
+
+def top_table(tuned: Tuned) -> Grid:
     """A line for each of the fastest candidates: its arguments, its time, and its order with the best."""
     names = list(tuned.space.values)
     best = tuned.top[0].range.us
@@ -118,14 +126,14 @@ def top_table(tuned: Tuned) -> Table:
     return plain_table(columns, rows, right=numbers)
 
 
-def reasons_table(refused: Iterable[Trial]) -> Table:
+def reasons_table(refused: Iterable[Trial]) -> Grid:
     """A line for each kind of reason, whatever its numbers: how many candidates it refused, and the first of them."""
     groups: dict[str, list[Trial]] = {}
     for trial in refused:
         groups.setdefault(re.sub(r"\d+", "N", trial.reason), []).append(trial)
     most = sorted(groups.items(), key=lambda item: -len(item[1]))
     rows = [
-        (f"{len(trials):,}", _values_text(trials[0]), name_text(trials[0].reason)) for _, trials in most[:REASONS_SHOWN]
+        (f"{len(trials):,}", _values_text(trials[0]), one_line(trials[0].reason)) for _, trials in most[:REASONS_SHOWN]
     ]
     rest = sum(len(trials) for _, trials in most[REASONS_SHOWN:])
     if rest:
@@ -133,8 +141,8 @@ def reasons_table(refused: Iterable[Trial]) -> Table:
     return plain_table(("refused", "for example", "why"), rows, right=(0,))
 
 
-def _trials_table(trials: Iterable[Trial]) -> Table:
-    rows = [(_values_text(trial), f"{trial.us or 0:,.2f}", name_text(trial.reason)) for trial in trials]
+def _trials_table(trials: Iterable[Trial]) -> Grid:
+    rows = [(_values_text(trial), f"{trial.us or 0:,.2f}", one_line(trial.reason)) for trial in trials]
     return plain_table(("candidate", "us", "why"), rows, right=(1,))
 
 

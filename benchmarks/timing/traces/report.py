@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from trnrt.report.documents import SCHEMA_VERSION, Document
+from trnrt.report.layout import Grid
 from trnrt.report.tables import plain_table
 from trnrt.text import name_text
 
@@ -77,7 +76,7 @@ def traces_parts(comparisons: Sequence[Comparison]) -> list[RenderableType]:
     return parts
 
 
-def engines_table(found: Comparison) -> Table:
+def engines_table(found: Comparison) -> Grid:
     """A line per engine: events of each side, how they were paired, and their total time."""
     lines = []
     for one in found.engines:
@@ -88,7 +87,7 @@ def engines_table(found: Comparison) -> Table:
     return plain_table(columns, lines, right=(1, 2, 3, 4, 5))
 
 
-def compiled_table(found: Comparison) -> Table:
+def compiled_table(found: Comparison) -> Grid:
     """A line for each of the compiler's deviations from the kernel."""
     lines = [
         (how, engine, what, str(count))
@@ -98,7 +97,7 @@ def compiled_table(found: Comparison) -> Table:
     return plain_table(("what the compiler did", "engine", "event", "how often"), lines, right=(3,))
 
 
-def mechanisms_table(facts: Iterable[Fact]) -> Table:
+def mechanisms_table(facts: Iterable[Fact]) -> Grid:
     """A line for each time of either side."""
     lines = [
         (fact.mechanism, fact.what, fact.unit, *_cells(fact.measured), *_cells(fact.ours), _percent(fact.error))
@@ -108,7 +107,7 @@ def mechanisms_table(facts: Iterable[Fact]) -> Table:
     return plain_table(columns, lines, right=(3, 4, 5, 6, 7, 8, 9))
 
 
-def events_table(rows: Iterable[Row]) -> Table:
+def events_table(rows: Iterable[Row]) -> Grid:
     """A line per event, in the order of the measured starts."""
     lines = [
         (

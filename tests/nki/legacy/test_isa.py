@@ -377,6 +377,24 @@ def test_sizes_have_beta_1_s_limits(function: Function, shape: tuple[int, ...], 
         run(function, numbers(1, *shape))
 
 
+def test_an_argument_that_nisa_does_not_have_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"nisa\.activation has no argument 'sclae'; it has bias, data, dtype"):
+        run(lambda a: nisa.activation(np.exp, a, sclae=2.0), numbers(1, 4, 4))
+
+
+def test_a_result_is_put_where_buffer_says() -> None:
+    x = numbers(1, 16, 24)
+
+    def function(a: Any) -> Any:
+        made = nisa.activation(np.square, a, buffer=nl.psum, name="squares")
+        assert made.buffer is nl.psum
+        return nisa.tensor_copy(made, name="copied")
+
+    assert_close(run(function, x), np.square(x))
+    with pytest.raises(KernelError, match=r"must be nl\.sbuf or nl\.psum"):
+        run(lambda a: nisa.activation(np.square, a, buffer=nl.shared_hbm), x)
+
+
 def test_a_custom_library_is_refused() -> None:
     with pytest.raises(KernelError, match="builtin_custom_op"):
         run(lambda a: nisa.builtin_custom_op("f", "lib.so", {}, {}, [a], [a]), numbers(1, 4, 4))

@@ -298,6 +298,15 @@ def test_formats_of_numbers(tile: str, number: Any, wanted: str) -> None:
     np.testing.assert_array_equal(wide(got), np.float32(1) + np.float32(number))
 
 
+def test_quotients_of_integers_are_float32() -> None:
+    x = np.arange(1, 13, dtype=np.int32).reshape(4, 3)
+    for call, wanted in ((lambda t: t / 5, x / 5), (lambda t: nl.divide(7, t), 7 / x), (lambda t: t / t, x / x)):
+        got = run(call, x)
+        assert got.dtype == np.float32
+        assert_close(got, wanted.astype(np.float32))
+    assert run(lambda t: nl.divide(t, 2, dtype=nl.int32), x).dtype == np.int32
+
+
 def test_integers_of_32_bits_are_exact() -> None:
     x = np.array([[2**30 + 1, -(2**30) - 3, 7]], np.int32)
     np.testing.assert_array_equal(run(lambda t: t + 5, x), x + 5)

@@ -25,8 +25,10 @@ from trnrt.nki.sim.kernel import Simulated, Spec, jit
 
 SOURCES = {
     "__init__": "from fake_neuron.fake_nki import begin as _begin\njit = _begin()\n",
-    "language": "from trnrt.nki.sim import language as _it\nglobals().update(vars(_it))\nAWS = True\n",
-    "isa": "from trnrt.nki.sim import isa as _it\nglobals().update(vars(_it))\nAWS = True\n",
+    "language": "from trnrt.nki.sim import language as _it\n"
+    "globals().update((n, getattr(_it, n)) for n in dir(_it))\nAWS = True\n",
+    "isa": "from trnrt.nki.sim import isa as _it\n"
+    "globals().update((n, getattr(_it, n)) for n in dir(_it))\nAWS = True\n",
 }
 MACHINE = "FAKE_NKI_MACHINE"
 """A JSON file for the other process: the version of nki, ``devices`` and ``target``, and a compiler's message."""

@@ -2,6 +2,7 @@
 
 Its kernels return results (``c = nl.add(a, b)``) where today's write to a ``dst``. Everything else is
 shared: they issue today's instructions, with the same rules, memory and timing. Reference: SDK 2.26.1, nki/api.
+docs/legacy.md has the choices where that is silent, and which of its errors are refused.
 
 ``indexing``    nl.arange, nl.mgrid, masks
 ``session``     the state of a kernel while it is traced
@@ -17,5 +18,6 @@ shared: they issue today's instructions, with the same rules, memory and timing.
 ``instructions``  the functions of nisa
 ``launching``   jit, launch grids, simulate_kernel, baremetal, benchmark, profile
 ``artefacts``   the files that harnesses look for
+``api``         the names of SDK 2.26.1
 ``namespaces``  the modules under their old names
 """

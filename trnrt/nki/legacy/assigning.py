@@ -30,7 +30,7 @@ def _write(target: Tile, value: Any) -> None:
         return  # the end of ``t[...] += x``, which has written already
     if not target.on_chip:
         raise KernelError(
-            f"{target!r} is in HBM: assigning to it is no instruction",
+            f"{target.describe()} is in HBM: assigning to it is no instruction",
             hint="write nl.store(tensor[...], value) or nisa.dma_copy(dst=tensor[...], src=value)",
         )
     if isinstance(value, SCALARS):
@@ -46,7 +46,9 @@ def _write(target: Tile, value: Any) -> None:
     if isinstance(value, Pending) and value.shape[0] == target.shape[0] and value.issue_into(target):
         return
     if not value.on_chip:
-        raise KernelError(f"{value!r} is in HBM: bring it in with nl.load", hint="t[...] = nl.load(tensor[...])")
+        raise KernelError(
+            f"{value.describe()} is in HBM: bring it in with nl.load", hint="t[...] = nl.load(tensor[...])"
+        )
     session.flush()
     source, goal, parts = Tile(value.window), Tile(target.window), _parts_of(value)
     if value.free_size != target.free_size:

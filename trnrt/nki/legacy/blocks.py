@@ -63,7 +63,7 @@ class Blocks:
         return self.tiles[0].buffer
 
     def __repr__(self) -> str:
-        return f"Blocks({self.blocks} of {self.tiles[0]!r})"
+        return f"Blocks({self.blocks} of {self.tiles[0].describe()})"
 
     def __getitem__(self, key: Any) -> Tile | Blocks:
         """The tile of a block, or a part of it; without integers for all block dimensions, the blocks that are left."""

@@ -133,7 +133,7 @@ class Tile:
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
             return self._mask_operand(view, keys[0])
         if not self._beyond and _are_plain(keys, view.shape):
-            return Tile(view[keys])
+            return Tile(view if keys.count(_ALL) == len(keys) else view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
         if self._beyond and found.shape == view.shape:
@@ -263,6 +263,9 @@ Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
 
 
+_ALL = slice(None)
+
+
 def _are_plain(keys: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
     """True if keys are integers, and slices that stay inside: most of those in an unrolled kernel."""
     for one, size in zip(keys, shape, strict=False):
@@ -339,6 +342,10 @@ class Pending(Tile):
     @property
     def target(self) -> NkiTensor:
         return self.target_of_read()
+
+    def place_in(self, region: MemoryRegion) -> None:
+        """Give the result a tile in that memory, if it needs one of its own."""
+        self._region = region
 
     def target_of_read(self) -> NkiTensor:
         """The tile of its own, which the instruction fills now if it still waits."""

@@ -7,24 +7,23 @@ and must not show values of another tile or an earlier run.
 
 from __future__ import annotations
 
-import gc
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from trnrt.nki.blas import one_blas_thread
-from trnrt.nki.errors import KernelError, KernelWarning
+from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.binding import view_array
+from trnrt.nki.machine.collecting import without_collection
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
 from trnrt.nki.machine.elision import elided_loads, source_view
 from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Source, Storage, View
 from trnrt.nki.machine.staging import Stager, byte_storages, view_typed
+from trnrt.nki.machine.warning import warn_at
 
 Action = Callable[[], None]
 _SHARED = MemoryRegion.shared_hbm
@@ -33,18 +32,6 @@ _SHARED = MemoryRegion.shared_hbm
 def unwritten_value(storage: Storage) -> float:
     """The value of memory that was never written."""
     return np.nan if storage.dtype.is_float else 4
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Pause garbage collection: tracing and binding make many objects, and all of them last."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def to_host(array: Array, dtype: DType) -> Array:
@@ -69,11 +56,6 @@ def from_host(array: Array, storage: Storage) -> Array:
     held = np.ascontiguousarray(array, dtype=dtype.array_dtype).reshape(-1)
     rounded = rounder(dtype) if given != dtype or dtype is tfloat32 else None
     return held if rounded is None else rounded(held)
-
-
-def warn_at(source: Source, message: str) -> None:
-    """A KernelWarning that Python shows with the kernel's own line, each time."""
-    warnings.warn_explicit(f"{message}\n  at {source}", KernelWarning, source.file, source.line)
 
 
 class _Memory:

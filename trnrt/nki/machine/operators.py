@@ -70,9 +70,10 @@ def _by_name(name: str) -> Operator:
 _CALLED: list[Callable[..., Any]] = []
 
 
-def on_call(function: Callable[..., Any]) -> None:
+def on_call(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make ``function(operator, *args, **kwargs)`` what calling an operator does."""
     _CALLED.append(function)
+    return function
 
 
 def _abs_max(a: Array, b: Array) -> Array:

@@ -6,7 +6,6 @@ target then has these numbers, under the same name.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tomllib
@@ -16,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trnrt.nki.errors import OptionError
+from trnrt.nki.machine.pace import TIMING_VARIABLE as TIMING_VARIABLE
 from trnrt.nki.machine.pace import Timing, Uncertain, with_value
 from trnrt.nki.machine.reading import TableReader
 
-TIMING_VARIABLE = "TRNRT_TIMING"
 CAUSE = "measured numbers"
 _LARGEST_FILE = 2**20
 _RATES = ("gbps", "ghz", "share")
@@ -92,6 +91,8 @@ def read_overlay(path: Path) -> Overlay:
         raise OptionError(f"can't read the timing in {str(path)!r}: {error.strerror}", hint=example) from None
     except (ValueError, RecursionError) as error:
         raise reader.refuse(f"it is not TOML: {error}", example) from None
+    import hashlib  # it loads OpenSSL, and most processes use no overlay
+
     overlay: Overlay = reader.table(Overlay, {**data, "digest": hashlib.sha256(content).hexdigest()[:12]})
     if not overlay.numbers:
         raise reader.refuse("numbers is empty", example)

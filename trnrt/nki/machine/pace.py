@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 End = Literal["least", "most"]
 
+TIMING_VARIABLE = "TRNRT_TIMING"
+"""Names the file with the numbers of the overlay in use (``overlays``)."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineTiming:

@@ -6,7 +6,6 @@ numbers that have tighter limits than 0 or more.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -66,6 +65,8 @@ class TableReader:
         types = _types(cls)
         for name in table:
             if name not in types:
+                import difflib  # for a message only
+
                 near = difflib.get_close_matches(name, types, 1)
                 hint = f"did you mean {near[0]}?" if near else f"keys are {', '.join(types)}"
                 raise self.refuse(f"{within}{name} is no key of a target", hint)

@@ -6,21 +6,22 @@ target's properties from here, and never decides by its name.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trnrt.nki.errors import OptionError
 from trnrt.nki.machine.dtypes import as_dtype
 from trnrt.nki.machine.modes import add_generation
-from trnrt.nki.machine.overlays import TIMING_VARIABLE, Overlay, read_overlay
-from trnrt.nki.machine.pace import Timing
+from trnrt.nki.machine.pace import TIMING_VARIABLE, Timing
 from trnrt.nki.machine.reading import TableReader, merge
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.overlays import Overlay
 
 DEFAULT_TARGET = "trn2"
 
@@ -165,6 +166,8 @@ def overlay_of(name: str) -> Overlay | None:
 @cache
 def overlay_at(path: str) -> Overlay:
     """The overlay in a file, read once; OptionError if it is wrong, or for no target of trnrt."""
+    from trnrt.nki.machine.overlays import read_overlay
+
     overlay = read_overlay(Path(path))
     if overlay.like not in target_names():
         hint = f"it is one of {', '.join(target_names())}"
@@ -220,6 +223,8 @@ def cache_name(name: str) -> str:
 
 def data_digest(name: str) -> str:
     """A digest of the target's data: what its predictions depend on, beside the code."""
+    import hashlib  # it loads OpenSSL
+
     return hashlib.sha256(repr(get_target(name)).encode()).hexdigest()[:16]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DTYPES, Array, DType, as_dtype
 from trnrt.nki.machine.program import View
+from trnrt.nki.sim.lang.objects import NKIObject
 
 # Formats that PyTorch has and numpy has not: PyTorch's name, its integer of the same width, numpy's name of that.
 _NARROW: dict[np.dtype[Any], tuple[str, str]] = {
@@ -264,3 +265,18 @@ def _overlaps_itself(array: Array) -> bool:
             return True
         span += (size - 1) * stride if size > 1 else 0
     return False
+
+
+def cache_key(value: Any) -> Hashable:
+    """Arguments with equal keys give the same program."""
+    if isinstance(value, (np.ndarray, Spec)):
+        return "tensor", tuple(value.shape), str(value.dtype)
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple(cache_key(item) for item in value)
+    if isinstance(value, dict):
+        return dict, tuple((key, cache_key(item)) for key, item in value.items())
+    if isinstance(value, NKIObject):
+        return type(value), tuple((key, cache_key(item)) for key, item in vars(value).items())
+    if isinstance(value, float):
+        return float, repr(value)  # 0.0 and -0.0 are equal, but not the same
+    return (type(value), value) if isinstance(value, Hashable) else (type(value), id(value), repr(value))

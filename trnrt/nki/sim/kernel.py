@@ -8,27 +8,27 @@ import linecache
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from trnrt.nki.errors import KernelError, TrnrtError
 from trnrt.nki.level import Level, choose_level, default_level
-from trnrt.nki.machine.cores import CoreGroup
+from trnrt.nki.machine.collecting import without_collection
 from trnrt.nki.machine.dtypes import Array
-from trnrt.nki.machine.execute import Executor, warn_at, without_collection
-from trnrt.nki.machine.memory import allocate
 from trnrt.nki.machine.program import MemoryRegion, Program
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
-from trnrt.nki.sim.arguments import Given, Spec, device_dtype, host_arguments, list_hint, map_tensors
+from trnrt.nki.machine.warning import warn_at
+from trnrt.nki.sim.arguments import Given, Spec, cache_key, device_dtype, host_arguments, list_hint, map_tensors
 from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
-from trnrt.nki.sim.lang.objects import NKIObject
 from trnrt.nki.sim.launching import LNC_VARIABLE, check_cores, check_level, check_nested, check_options, degree_of_lnc
-from trnrt.nki.sim.printing import printing, show
-from trnrt.nki.sim.scheduling import Edge, apply, check_names, schedule_edges
-from trnrt.nki.sim.subset import check_file
 from trnrt.nki.sim.tensor import NkiTensor
-from trnrt.nki.sim.trace import JitOptions, Tracer, activate, active_tracer, is_tracing, source_of
+from trnrt.nki.sim.trace import JitOptions, Tracer, activate, active_tracer, is_tracing, source_of, without_ours
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.cores import CoreGroup
+    from trnrt.nki.machine.execute import Executor
+    from trnrt.nki.sim.scheduling import Edge
 
 __all__ = ["Kernel", "Simulated", "Spec", "intercept_calls", "jit", "simulate", "trace", "trace_cores"]
 
@@ -73,10 +73,13 @@ class Kernel:
 
     def run(self, arguments: inspect.BoundArguments) -> Any:
         """Call the function while it is traced, with tensors in the place of arrays."""
+        __tracebackhide__ = True
         return self.function(*arguments.args, **arguments.kwargs)
 
     def check_source(self, level: Level) -> None:
         """Refuse Python that NKI's compiler refuses, anywhere in the kernel's file."""
+        from trnrt.nki.sim.subset import check_file  # strict kernels only: it loads the tables of NKI's API
+
         check_file(self.function, level)
 
     def on_cores(self, cores: int | None) -> Kernel:
@@ -92,9 +95,12 @@ class Kernel:
 
         They apply if the host calls the kernel, not if another kernel does.
         """
+        from trnrt.nki.sim.scheduling import schedule_edges
+
         return Kernel(self.function, self.cores, schedule_edges(schedule), self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         if is_tracing():
             check_nested(self.name, self.options, active_tracer("a kernel").options)
             return self.function(*args, **kwargs)
@@ -228,6 +234,7 @@ class Simulated:
         return Simulated(self.kernel, self.target, cores=cores, nki=self.level, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         given = host_arguments(self.function, args, kwargs)
         if _interceptors:
             return given.call_result(_interceptors[-1](self, given.args, dict(given.kwargs)))
@@ -235,6 +242,7 @@ class Simulated:
 
     def run(self, given: Given) -> Any:
         """The result of a call, whoever intercepts calls."""
+        __tracebackhide__ = True
         executor, arrays = self.prepare(given)
         targets = [
             given.target(executor.program.inputs[at].name, arrays[at], [*arrays[:at], *arrays[at + 1 :]])
@@ -247,13 +255,14 @@ class Simulated:
 
     def prepare(self, given: Given) -> tuple[Executor | CoreGroup, list[Array]]:
         """What runs a call, traced when its shapes are new, and its tensor arguments in the order of the program's."""
+        __tracebackhide__ = True
         bound = _bind(self.function, given.args, given.kwargs)
         values: list[Any] = []
         _map_arguments(bound, lambda name, value: values.append(value))
         if any(isinstance(value, Spec) for value in values):
             raise KernelError(f"kernel {self.function.__name__}: a Spec has no data to run on; nki.trace takes it")
         arrays = [value for value in values if isinstance(value, np.ndarray)]
-        return self._executor(bound, tuple(_cache_key(value) for value in values), arrays), arrays
+        return self._executor(bound, tuple(cache_key(value) for value in values), arrays), arrays
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -277,13 +286,20 @@ class Simulated:
         return Tracer(name, self.target, code, core=core, cores=self.cores, **options)
 
     def _programs(self, bound: inspect.BoundArguments, tracers: Sequence[Tracer]) -> list[Program]:
+        __tracebackhide__ = True
         with without_collection():
-            traced = [_trace(self.kernel, bound, tracer) for tracer in tracers]
+            traced = list(map(functools.partial(_trace, self.kernel, bound), tracers))
             _check_result(traced)
             return _finish_programs(traced, self.kernel.schedule, limited=self.capacity)
 
     def _executor(self, bound: inspect.BoundArguments, key: Hashable, arrays: Sequence[Array]) -> Executor | CoreGroup:
+        __tracebackhide__ = True
         if key not in self._compiled:
+            # What runs programs is imported with the first one: many kernels are only traced.
+            from trnrt.nki.machine.cores import CoreGroup
+            from trnrt.nki.machine.execute import Executor
+            from trnrt.nki.sim.printing import printing, show
+
             tracers = [self._tracer(core) for core in range(self.cores)]
             try:
                 with printing(arrays, precise=self.precise):
@@ -357,6 +373,7 @@ def _bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 def _trace(kernel: Kernel, bound: inspect.BoundArguments, tracer: Tracer) -> Program:
     """Run ``kernel``, with tensors in place of the arrays of ``bound``, which is not changed."""
+    __tracebackhide__ = True
     arguments = _map_arguments(bound, lambda name, value: _tensor_argument(tracer, name, value))
     with activate(tracer):
         result = _run(kernel, arguments)
@@ -384,9 +401,15 @@ def _check_result(programs: Sequence[Program]) -> None:
 
 def _finish_programs(programs: list[Program], schedule: tuple[Edge, ...], *, limited: bool) -> list[Program]:
     """Order the programs of a kernel's cores by its schedule, and give their tiles addresses."""
-    check_names(programs, schedule)
+    from trnrt.nki.machine.memory import allocate  # it isn't needed to define a kernel
+
+    if schedule:
+        from trnrt.nki.sim.scheduling import apply, check_names
+
+        check_names(programs, schedule)
+        for program in programs:
+            apply(program, schedule)
     for program in programs:
-        apply(program, schedule)
         program.memory = allocate(program, limited=limited)
     if not _Limits.capacity:
         _Limits.overflowed += [program for program in programs if program.memory and not program.memory.fits]
@@ -429,16 +452,21 @@ def _tensor_argument(tracer: Tracer, name: str, value: Any) -> Any:
 
 def _run(kernel: Kernel, bound: inspect.BoundArguments) -> Any:
     """Call the kernel. Any error becomes a KernelError that names the kernel's source line."""
+    __tracebackhide__ = True  # pytest's tracebacks show the kernel, not what calls it
     try:
         return kernel.run(bound)
     except KernelError as error:
         source = error.source or source_of(error.__traceback__)
         error.hint = error.hint or list_hint(bound.arguments, str(error))
         error.args = (f"{error}\n  at {source}",)
-        raise
+        raise error.with_traceback(without_ours(error.__traceback__))  # noqa: B904 - it is the same error
     except TrnrtError:
         raise
     except Exception as error:
+        from bdb import BdbQuit
+
+        if isinstance(error, BdbQuit):  # the user left the debugger
+            raise
         source = source_of(error.__traceback__)
         assert source is not None
         what = f"{type(error).__name__}: {error}"
@@ -463,18 +491,3 @@ def _check_outputs(result: Any, tracer: Tracer) -> Sequence[NkiTensor]:
             )
         output.check_bounds(f"kernel {kernel}", "its result")
     return outputs
-
-
-def _cache_key(value: Any) -> Hashable:
-    """Arguments with equal keys give the same program."""
-    if isinstance(value, (np.ndarray, Spec)):
-        return "tensor", tuple(value.shape), str(value.dtype)
-    if isinstance(value, (list, tuple)):
-        return type(value), tuple(_cache_key(item) for item in value)
-    if isinstance(value, dict):
-        return dict, tuple((key, _cache_key(item)) for key, item in value.items())
-    if isinstance(value, NKIObject):
-        return type(value), tuple((key, _cache_key(item)) for key, item in vars(value).items())
-    if isinstance(value, float):
-        return float, repr(value)  # 0.0 and -0.0 are equal, but not the same
-    return (type(value), value) if isinstance(value, Hashable) else (type(value), id(value), repr(value))

@@ -4,27 +4,65 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+from trnrt.nki.lazy import load_lazily as _load_lazily
 from trnrt.nki.machine import dtypes as _dtypes
 from trnrt.nki.machine import program as _program
 from trnrt.nki.machine.operators import OPERATORS as _OPERATORS
+from trnrt.nki.machine.operators import Operator as _Operator
+from trnrt.nki.machine.operators import on_call as _on_call
 from trnrt.nki.sim import tensor as _tensor
-from trnrt.nki.sim.instructions import control as _control
-from trnrt.nki.sim.lang import tokens as _tokens  # noqa: F401  # makes operators callable
-from trnrt.nki.sim.lang.constants import *
-from trnrt.nki.sim.lang.creation import *
-from trnrt.nki.sim.lang.elementwise import *
-from trnrt.nki.sim.lang.left_out import *
-from trnrt.nki.sim.lang.movement import *
-from trnrt.nki.sim.lang.objects import *
-from trnrt.nki.sim.lang.packed import *
-from trnrt.nki.sim.lang.products import *
-from trnrt.nki.sim.lang.program import *
-from trnrt.nki.sim.lang.reductions import *
-from trnrt.nki.sim.lang.rounding import *
-from trnrt.nki.sim.lang.selection import *
-from trnrt.nki.sim.lang.sizes import *
-from trnrt.nki.sim.lang.sizes import TileSize as _TileSize  # noqa: F401  # the class of tile_size, under NKI's name
-from trnrt.nki.sim.lang.trigonometry import *
+
+if _TYPE_CHECKING:
+    from trnrt.nki.sim.lang.constants import *
+    from trnrt.nki.sim.lang.creation import *
+    from trnrt.nki.sim.lang.elementwise import *
+    from trnrt.nki.sim.lang.left_out import *
+    from trnrt.nki.sim.lang.movement import *
+    from trnrt.nki.sim.lang.objects import *
+    from trnrt.nki.sim.lang.packed import *
+    from trnrt.nki.sim.lang.products import *
+    from trnrt.nki.sim.lang.program import *
+    from trnrt.nki.sim.lang.reductions import *
+    from trnrt.nki.sim.lang.rounding import *
+    from trnrt.nki.sim.lang.selection import *
+    from trnrt.nki.sim.lang.sizes import *
+    from trnrt.nki.sim.lang.trigonometry import *
+
+# The families, and the __all__ of each: a kernel loads those that it uses.
+_FAMILIES = {
+    "constants": "device_print shared_constant shared_identity_matrix",
+    "creation": "empty_like full ndarray ones rand random_seed zeros zeros_like",
+    "elementwise": "divide fmod logical_not mod negative",
+    "left_out": "NkiBlockGrid NkiGrid NkiTileGrid alloc_blocks alloc_tiles blocks int64 tiles uint64",
+    "movement": "broadcast_to ds expand_dims gather_flattened load load_transpose2d store",
+    "objects": "NKIObject",
+    "packed": "float4_e2m1fn_x4 float8_e4m3fn_x4 float8_e5m2_x4 float8_e8m0fnu",
+    "products": "matmul transpose",
+    "program": "affine_range no_reorder num_programs program_id program_ndim sequential_range static_range",
+    "reductions": "all max mean min prod rms_norm softmax sum var",
+    "rounding": "ceil floor trunc",
+    "selection": "dropout where",
+    "sizes": "_TileSize is_hbm is_on_chip is_psum is_sbuf tile_size",
+    "trigonometry": "cos tan",
+}
+__getattr__, __dir__ = _load_lazily(
+    __name__,
+    {
+        **{f"trnrt.nki.sim.lang.{family}": names.split() for family, names in _FAMILIES.items()},
+        "trnrt.nki.sim.instructions.control": ("dynamic_range", "fori_loop", "while_loop"),
+    },
+)
+
+
+@_on_call
+def _call(op: _Operator, *args: _Any, **kwargs: _Any) -> _Any:
+    from trnrt.nki.sim.lang import tokens
+
+    return tokens.call(op, *args, **kwargs)
+
 
 DType = _dtypes.DType
 bfloat16 = _dtypes.bfloat16
@@ -49,10 +87,6 @@ psum = MemoryRegion.psum
 private_hbm = MemoryRegion.private_hbm
 shared_hbm = MemoryRegion.shared_hbm
 hbm = MemoryRegion.private_hbm
-
-dynamic_range = _control.dynamic_range
-fori_loop = _control.fori_loop
-while_loop = _control.while_loop
 
 # Operators are what instructions take as `op`, and functions: machine/operators.py and sim/lang/tokens.py.
 abs = _OPERATORS["abs"]

@@ -7,9 +7,9 @@ import sys
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.level import Level
-from trnrt.nki.machine.execute import warn_at
 from trnrt.nki.machine.program import Source
 from trnrt.nki.machine.targets import Target
+from trnrt.nki.machine.warning import warn_at
 from trnrt.nki.sim.compiler import CompileConfig, SpecializationConfig
 from trnrt.nki.sim.trace import JitOptions
 

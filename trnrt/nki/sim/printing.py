@@ -23,10 +23,10 @@ from trnrt.nki.machine.execute import Executor
 from trnrt.nki.machine.program import Engine, Program, View
 from trnrt.nki.sim.instructions.printing import CAPTURE, DEVICE_PRINT, PRINT
 from trnrt.nki.sim.trace import active_tracer, is_tracing
-from trnrt.nki.sim.values import MARKER, PACKAGE, DeviceValue
+from trnrt.nki.sim.values import MARKER, PACKAGE, READER, DeviceValue
 
 _PRINTS = (CAPTURE, PRINT, DEVICE_PRINT)
-_DEBUGGERS = frozenset({"IPython", "_pydevd_bundle", "debugpy", "ipdb", "pudb", "pydevd"})
+_DEBUGGERS = frozenset({"IPython", "_pydevd_bundle", "bdb", "debugpy", "ipdb", "pdb", "pudb", "pydevd"})
 _LOCK = threading.Lock()
 _REPLACED: list[Callable[..., None]] = []  # Python's print, once for each kernel that is being traced
 
@@ -48,7 +48,8 @@ class _Printer:
         if (internal and not self._at_work) or not is_tracing():
             return description
         if _answers_now(frame):
-            return self._peek(value) or description
+            array = self._peek(value)
+            return description if array is None else str(array)
         text = f"<{description} #{len(self.marks) + 1}>"
         cell = self.marks[text] = [description, description]  # the value from the run; the description until then
         args = {"tensor": value if isinstance(value, View) else None, "value": value, "cell": cell}
@@ -64,15 +65,19 @@ class _Printer:
             self._at_work = False
         active_tracer("print").emit(PRINT, {"parts": self._parts(text), "options": options}, Engine.unknown, None)
 
-    def _peek(self, value: DeviceValue) -> str | None:
-        """A tensor's values, from running the program so far; None if impossible."""
+    def read(self, value: DeviceValue, frame: FrameType) -> Array | None:
+        """A tensor's elements, if an expression at a debugger's prompt asks for them."""
+        return self._peek(value) if is_tracing() and _is_at_a_prompt(frame) else None
+
+    def _peek(self, value: DeviceValue) -> Array | None:
+        """A tensor's elements, from running the program so far; None if impossible."""
         tracer = active_tracer("print")
         if not isinstance(value, View) or value.dynamic is not None or tracer.open_loops or tracer.cores > 1:
             return None
         so_far = [i for i in tracer.program.instructions if i.operation not in _PRINTS]
         try:
             program = replace(tracer.program, instructions=so_far, outputs=[value])
-            return str(Executor(program, precise=self.precise).run(self.arrays)[0])
+            return Executor(program, precise=self.precise).run(self.arrays)[0]
         except KernelError:
             return None
 
@@ -90,7 +95,7 @@ _PRINTER: ContextVar[_Printer | None] = ContextVar("printer", default=None)
 def printing(arrays: Sequence[Array], *, precise: bool) -> Iterator[None]:
     """Put a kernel's prints into its program while it is traced for these arguments."""
     printer = _Printer(arrays, precise=precise)
-    tokens = _PRINTER.set(printer), MARKER.set(printer.mark)
+    tokens = _PRINTER.set(printer), MARKER.set(printer.mark), READER.set(printer.read)
     with _LOCK:
         _REPLACED.append(_REPLACED[0] if _REPLACED else builtins.print)
         builtins.print = _print
@@ -99,6 +104,7 @@ def printing(arrays: Sequence[Array], *, precise: bool) -> Iterator[None]:
     finally:
         _PRINTER.reset(tokens[0])
         MARKER.reset(tokens[1])
+        READER.reset(tokens[2])
         with _LOCK:
             original = _REPLACED.pop()
             if not _REPLACED:
@@ -115,8 +121,18 @@ def show(program: Program) -> None:
 
 def _answers_now(frame: FrameType) -> bool:
     """True if a frame belongs to a debugger, a logger or the like, whose prints are not the kernel's."""
-    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    module = _module_of(frame)
     return frame.f_code.co_filename == "<stdin>" or module in sys.stdlib_module_names or module in _DEBUGGERS
+
+
+def _is_at_a_prompt(frame: FrameType) -> bool:
+    """True if a debugger evaluates the code of a frame."""
+    return frame.f_code.co_name == "<module>" and frame.f_back is not None and _module_of(frame.f_back) in _DEBUGGERS
+
+
+def _module_of(frame: FrameType) -> str:
+    """The package of a frame's code."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _print(*values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.program import Instruction, Program, Register, View
-from trnrt.nki.machine.timing.regions import region_of
+from trnrt.nki.machine.regions import region_of
 
 Edge = tuple[str, str]  # (the waiting instruction, the one that it waits for), by name
 _WRITES_REGISTER = frozenset({"register_move", "register_load", "scalar_load", "scalar_arithmetic"})

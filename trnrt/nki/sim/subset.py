@@ -11,6 +11,7 @@ import inspect
 import linecache
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from trnrt.nki.errors import KernelError
@@ -27,6 +28,7 @@ from trnrt.nki.sim.subset_source import (
     finding_at,
     methods,
     reachable_definitions,
+    read,
     scope_of,
     value_nodes,
 )
@@ -50,8 +52,17 @@ def check_source(
     functions that are kernels without a mark in the file. ``extra_names`` are built-in functions that the caller knows
     to exist when the file is compiled. A file that isn't Python has one finding, of rule "syntax".
     """
-    rules = choose_level(level)
+    try:
+        added = read(source, filename, entries).entries
+    except (SyntaxError, ValueError, RecursionError):
+        added = frozenset()
+    return list(_check_source(source, filename, frozenset(extra_names), all_functions, added, choose_level(level)))
 
+
+@lru_cache(maxsize=16)
+def _check_source(
+    source: str, filename: str, extra_names: frozenset[str], all_functions: bool, entries: frozenset[int], rules: Level
+) -> tuple[Finding, ...]:
     def check(file: SourceFile) -> Iterator[Finding]:
         roots = [*file.kernels, *(file.functions.values() if all_functions else ())]
         classes = [*file.classes.values()] if all_functions else []
@@ -68,7 +79,7 @@ def check_source(
         if roots:
             yield from _check_nodes(ast.walk(file.tree), "file", Scope(file), rules)
 
-    return check_parsed(source, filename, check, entries)
+    return tuple(check_parsed(source, filename, check, entries))
 
 
 def check_file(function: Callable[..., Any], level: Level) -> None:

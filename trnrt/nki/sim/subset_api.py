@@ -7,7 +7,6 @@ each with the page of the SDK's documentation that says so.
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import json
 from collections.abc import Iterator, Mapping
@@ -82,7 +81,7 @@ class ApiModule:
         return {*self.functions, *self.classes, *self.constants}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ApiTable:
     """The API of one release: modules by their dotted path.
 
@@ -173,24 +172,32 @@ def check_api(source: str, filename: str, api: ApiTable) -> list[Finding]:
     Checks the whole file, under any names that its imports give the modules. In a call with ``*`` or ``**``, checks the
     other arguments. A file that isn't Python has one finding, of rule "syntax".
     """
+    return list(_check_api(source, filename, api))
 
+
+@functools.lru_cache(maxsize=16)
+def _check_api(source: str, filename: str, api: ApiTable) -> tuple[Finding, ...]:
     def check(file: SourceFile) -> Iterator[Finding]:
         for node, path in _uses(file, api):
             yield from _check_use(file, api, node, path)
 
-    return check_parsed(source, filename, check)
+    return tuple(check_parsed(source, filename, check))
 
 
 def find_deprecated(source: str, filename: str, api: ApiTable) -> list[Finding]:
     """Find the names of a file that the release deprecates; none in a file that isn't Python."""
+    return list(_find_deprecated(source, filename, api))
 
+
+@functools.lru_cache(maxsize=16)
+def _find_deprecated(source: str, filename: str, api: ApiTable) -> tuple[Finding, ...]:
     def find(file: SourceFile) -> Iterator[Finding]:
         for node, path in _uses(file, api):
             if path in api.deprecated:
                 message = f"{path} is deprecated in NKI {api.nki_version}"
                 yield finding_at(file, node, "api-deprecated", message, api.deprecated[path])
 
-    return [finding for finding in check_parsed(source, filename, find) if finding.rule != "syntax"]
+    return tuple(finding for finding in check_parsed(source, filename, find) if finding.rule != "syntax")
 
 
 def advice(path: str, api: ApiTable) -> tuple[str, str]:
@@ -268,6 +275,8 @@ def _misfits(call: ast.Call, parameters: tuple[Parameter, ...]) -> Iterator[tupl
 
 
 def _suggestion(name: str, known: set[str], api: ApiTable) -> str:
+    import difflib  # for a message only
+
     close = difflib.get_close_matches(name, sorted(known), n=3)
     release = api.neuron_sdk.rpartition(".")[0]
     return f"Did you mean {' or '.join(close)}?" if close else f"See the API reference of Neuron SDK {release}"

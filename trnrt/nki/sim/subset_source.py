@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -118,7 +118,17 @@ def _first_line(function: Function) -> int:
 
 
 def read(source: str, filename: str, entries: Collection[int] = ()) -> SourceFile:
-    """Parse ``source``. Raises SyntaxError, ValueError or RecursionError if it isn't Python."""
+    """Parse ``source``. Raises SyntaxError, ValueError or RecursionError if it isn't Python.
+
+    ``entries`` that the file itself marks as kernels add nothing: most calls share one parsed file.
+    """
+    file = _parse(source, filename)
+    added = frozenset(entries).difference(map(_first_line, file.kernels)) if entries else frozenset[int]()
+    return replace(file, entries=added) if added else file
+
+
+@lru_cache(maxsize=16)
+def _parse(source: str, filename: str) -> SourceFile:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of invalid escapes: the file's own affair
         tree = ast.parse(source, filename)
@@ -134,7 +144,7 @@ def read(source: str, filename: str, entries: Collection[int] = ()) -> SourceFil
         else:
             values.update(_assignments(statement))
     rebound = frozenset(name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
-    return SourceFile(filename, tree, parents, _imports(tree), functions, classes, values, rebound, frozenset(entries))
+    return SourceFile(filename, tree, parents, _imports(tree), functions, classes, values, rebound)
 
 
 def is_jit(path: str) -> bool:

@@ -38,6 +38,7 @@ from trnrt.nki.sim.values import describe_kind
 
 # The simulator's own files: a source line is the innermost one outside of them.
 _HERE = str(Path(__file__).parents[1]) + os.sep
+_PYTHON, _NUMPY = (str(Path(module.__file__ or "").parent) + os.sep for module in (os, np))
 _NUMBER = (int, float, np.number, np.bool_)
 
 
@@ -241,14 +242,37 @@ def is_simulators(code: CodeType) -> bool:
 
 
 def source_of(traceback: TracebackType | None) -> Source | None:
-    """The innermost source line outside the simulator that a traceback passes through."""
-    found = None
+    """The innermost line of the user's code that a traceback passes through: outside the simulator, numpy and Python.
+
+    If there is none, the innermost outside the simulator.
+    """
+    found = own = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if not code.co_filename.startswith(_HERE):
             found = Source(code.co_filename, traceback.tb_lineno, code.co_name)
+            own = own if _is_library(code.co_filename) else found
         traceback = traceback.tb_next
+    return own or found
+
+
+def without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback without the simulator's frames: it ends at the kernel's line."""
+    kept = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_HERE):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    found = None
+    for one in reversed(kept):
+        found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return found
+
+
+def _is_library(file: str) -> bool:
+    """True for a file of numpy or of Python's own library. Other packages may hold kernels."""
+    of_python = file.startswith(_PYTHON) and "-packages" not in file.removeprefix(_PYTHON).partition(os.sep)[0]
+    return of_python or file.startswith((_NUMPY, "<frozen "))
 
 
 _ACTIVE: ContextVar[Tracer | None] = ContextVar("active_tracer", default=None)

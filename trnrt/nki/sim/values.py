@@ -24,6 +24,8 @@ _GENERATED = "<string>"  # the __eq__ of a dataclass
 
 # Gives the text of a value that a simulated kernel asks for: (value, description, the frame that asks).
 MARKER: ContextVar[Callable[[DeviceValue, str, FrameType], str] | None] = ContextVar("marker", default=None)
+# Gives the elements of a tensor to a debugger: (tensor, the frame that asks); None to any other.
+READER: ContextVar[Callable[[DeviceValue, FrameType], Any] | None] = ContextVar("reader", default=None)
 
 CONDITION = (
     "Compute both results and choose element by element (nl.where, nisa.tensor_copy_predicated, nisa.affine_select), "
@@ -49,7 +51,6 @@ _CONVERSIONS = {
     "__iter__": ("iteration", _ELEMENTS),
     "__reversed__": ("reversed()", _ELEMENTS),
     "__contains__": ("`in`", CONDITION),
-    "__array__": ("numpy.asarray", _NUMPY),
     "__array_function__": ("a numpy function", _NUMPY),
     "__neg__": ("`-`", "Write nl.negative(a)"),
     "__pos__": ("`+`", "Leave it out"),
@@ -100,6 +101,13 @@ class DeviceValue:
         return self.describe() if marker is None else marker(self, self.describe(), sys._getframe(1))
 
     __repr__ = __str__
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        reader = READER.get()
+        array = None if reader is None else reader(self, sys._getframe(1))
+        if array is None:
+            refuse(self, "numpy.asarray", _NUMPY)
+        return array if dtype is None else array.astype(dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> NoReturn:
         refuse(self, f"numpy.{ufunc.__name__}", _NUMPY)

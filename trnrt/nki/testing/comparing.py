@@ -8,17 +8,7 @@ from typing import Any
 import numpy as np
 
 from trnrt.nki.machine.dtypes import Array, DType
-
-# (rtol, atol) by the dtype of the result: those of ``trnrt validate``. tfloat32 has the mantissa of float16.
-_FLOATS = {
-    "float32": (1e-4, 1e-5),
-    "tfloat32": (2e-2, 1e-2),
-    "bfloat16": (2e-2, 1e-2),
-    "float16": (2e-2, 1e-2),
-    "float8_e4m3": (0.125, 0.125),
-    "float8_e4m3fn": (0.125, 0.125),
-    "float8_e5m2": (0.25, 0.25),
-}
+from trnrt.nki.numbers import TOLERANCES
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,7 @@ def choose_tolerance(dtype: DType, rtol: float | None, atol: float | None) -> To
     """
     if rtol is not None or atol is not None:
         return Tolerance(rtol or 0.0, atol or 0.0)
-    return Tolerance(*_FLOATS.get(dtype.name, (0.0, 0.0)), dtype.name)
+    return Tolerance(*TOLERANCES.get(dtype.name, (0.0, 0.0)), dtype.name)
 
 
 @dataclass(frozen=True)

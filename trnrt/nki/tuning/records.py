@@ -55,17 +55,22 @@ class Records:
 
     def find(self, values: Mapping[str, str]) -> Trial | None:
         """The result of a candidate, if it is known."""
-        return self.known.get(tuple(values.items()))
+        return self.known.get(_key(values))
 
     def add(self, trial: Trial) -> None:
         """Keep a result, on disk at once."""
-        self.known[tuple(trial.values.items())] = trial
+        self.known[_key(trial.values)] = trial
         line = {"key": self.key, "values": dict(trial.values), "us": trial.us, "reason": trial.reason}
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 
     def close(self) -> None:
         self._file.close()
+
+
+def _key(values: Mapping[str, str]) -> _Key:
+    """A candidate, in whatever order its arguments are named."""
+    return tuple(sorted(values.items()))
 
 
 def _read(path: Path, key: str) -> dict[_Key, Trial]:
@@ -84,5 +89,5 @@ def _read(path: Path, key: str) -> dict[_Key, Trial]:
                 ) from None
             continue
         if isinstance(entry, dict) and entry.get("key") == key:
-            found[tuple(entry["values"].items())] = Trial(entry["values"], entry["us"], entry["reason"])
+            found[_key(entry["values"])] = Trial(entry["values"], entry["us"], entry["reason"])
     return found

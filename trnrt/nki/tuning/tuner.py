@@ -20,7 +20,7 @@ from trnrt.nki.level import Level, choose_level
 from trnrt.nki.loading import Launch, find_launches, import_kernels, loading, source_files, without_data
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Program
-from trnrt.nki.machine.timing import Range
+from trnrt.nki.machine.timing import Range, predict_benchmark
 from trnrt.nki.numbers import Agreement, agreement_text, compare_results, draw_inputs, named_results
 from trnrt.nki.ordering import Certainty, Order, order_profiles, order_ranges
 from trnrt.nki.profiling import Profile, profile_programs
@@ -196,7 +196,7 @@ class _Tuning:
             if kept is None:
                 new.append(point)
             else:
-                self.trials[point] = kept
+                self.trials[point] = Trial(values_text(self.space.values_at(point)), kept.us, kept.reason)
                 self.resumed += 1
                 self.advance(1)
         for trial in workers.time_all([self.space.values_at(point) for point in new], deadline):
@@ -234,7 +234,7 @@ class _Tuning:
         """Give the fastest candidates their ranges, and their order with the best."""
         for trial in trials:
             call = self.launch.with_values(self.space.values_at(points[tuple(trial.values.items())]))
-            found = profile_programs(call.trace()).benchmark
+            found = predict_benchmark(call.trace())
             best = tuned.top[0].range if tuned.top else found
             tuned.top.append(Ranked(dict(trial.values), call.text, found, order_ranges(best, found)))
 

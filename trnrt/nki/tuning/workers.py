@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import current_thread, main_thread
 from time import monotonic
 from typing import Any
 
@@ -26,7 +27,6 @@ Values = Mapping[str, Any]
 
 def _serve(task: Task, pipe: Connection) -> None:
     """Time what comes through the pipe, until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     with (
         Path(os.devnull).open("w") as nowhere,  # what the file prints, the parent has printed
         contextlib.redirect_stdout(nowhere),
@@ -44,6 +44,19 @@ def _serve(task: Task, pipe: Connection) -> None:
             pipe.send(time_candidate(launch, pipe.recv()))
 
 
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Start processes within: Ctrl-C reaches them, too, but they leave it to the parent, which ends them."""
+    if current_thread() is not main_thread():  # only the main thread may change that
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class _Worker:
     """A process, and the candidate that it has at present."""
 
@@ -51,7 +64,8 @@ class _Worker:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(task, theirs), daemon=True)
-        self.process.start()
+        with _ignoring_interrupts():
+            self.process.start()
         theirs.close()
         self.ready = False
         self.values: Values | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnrt.nki.legacy.instructions.issuing import require_result
+from trnrt.nki.legacy.instructions.issuing import instruction, require_result
 from trnrt.nki.legacy.lang.common import as_operator, require_operand, require_tile, result_format
 from trnrt.nki.legacy.tiles import Pending
 from trnrt.nki.machine import modes
@@ -14,6 +14,7 @@ from trnrt.nki.sim.tensor import NkiTensor
 __all__ = ["activation", "activation_reduce"]
 
 
+@instruction
 def activation(
     op: Any,
     data: Any,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnrt.nki.legacy.instructions.issuing import as_column
+from trnrt.nki.legacy.instructions.issuing import as_column, instruction
 from trnrt.nki.legacy.lang.common import (
     as_operator,
     broadcast_shape,
@@ -32,6 +32,7 @@ _MODES = {"double_row_gen3": "double_row"}
 """Beta 1's names of modes that today's have other names for."""
 
 
+@instruction
 def nc_matmul(
     stationary: Any,
     moving: Any,
@@ -61,6 +62,7 @@ def nc_matmul(
     return multiply_matrices(stationary, moving, mask=mask, **options)
 
 
+@instruction
 def tensor_tensor(
     data1: Any, data2: Any, op: Any, *, dtype: Any = None, mask: Any = None, engine: Engine = Engine.unknown, **_: Any
 ) -> Pending:
@@ -75,6 +77,7 @@ def tensor_tensor(
     return Pending(shape, result_format(dtype, data1, data2), emit, (data1, data2), mask=mask, converts=not op.bitvec)
 
 
+@instruction
 def tensor_scalar(
     data: Any,
     op0: Any,
@@ -104,6 +107,7 @@ def tensor_scalar(
     return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=not first.bitvec)
 
 
+@instruction
 def scalar_tensor_tensor(
     *,
     data: Any,
@@ -130,6 +134,7 @@ def scalar_tensor_tensor(
     return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=not first.bitvec)
 
 
+@instruction
 def tensor_tensor_scan(
     data0: Any,
     data1: Any,
@@ -155,6 +160,7 @@ def tensor_tensor_scan(
     return Pending(data0.shape, result_format(dtype, data0, data1), emit, sources, mask=mask, converts=True)
 
 
+@instruction
 def reciprocal(data: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Pending:
     """``1 / data`` on the vector engine."""
     data = require_tile("nisa.reciprocal", data, "data")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -14,10 +16,46 @@ from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.tiles import Pending, Tile, narrow_operand
 from trnrt.nki.machine.dtypes import DTYPES, DType
 from trnrt.nki.machine.operators import Operator
+from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.sim.lang.common import cast
 from trnrt.nki.sim.tensor import NkiTensor
 
 FLOAT32_MIN = float(np.finfo(np.float32).min)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def instruction(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of nisa: it refuses arguments that it doesn't have, and takes ``name=`` and ``buffer=``.
+
+    The old functions take any keyword. ``buffer=nl.psum`` puts the result there; a name has no effect.
+    """
+    known = frozenset(signature(function).parameters)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs.keys() <= known:
+            return function(*args, **kwargs)
+        what, given = f"nisa.{function.__name__}", dict[str, Any](kwargs)
+        given.pop("name", None)
+        region = given.pop("buffer", None)
+        for name in given.keys() - known:
+            raise KernelError(f"{what} has no argument {name!r}; it has {', '.join(sorted(known - {'_', '__'}))}")
+        made: Any = function(*args, **given)
+        if region is not None:
+            _place_result(what, made, region)
+        return made  # type: ignore[no-any-return]
+
+    return call
+
+
+def _place_result(what: str, made: Any, region: Any) -> None:
+    """Let a result that has no tile yet get one in SBUF or PSUM."""
+    if region not in (MemoryRegion.sbuf, MemoryRegion.psum) or not isinstance(made, Pending):
+        raise KernelError(f"{what}: buffer={region!r}; it must be nl.sbuf or nl.psum, for a result that is returned")
+    made.place_in(region)
 
 
 class Rows(Tile):

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import regions
-from trnrt.nki.legacy.instructions.issuing import issue_now
+from trnrt.nki.legacy.instructions.issuing import instruction, issue_now
 from trnrt.nki.legacy.lang.common import as_operator, require_tile, result_format
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.tiles import Pending, Tile
@@ -55,6 +55,7 @@ def dma_copy(*, dst: Any, src: Any, mask: Any = None, dst_rmw_op: Any = None, **
             isa.dma_compute(part.window, [part.window, given.window], OPERATORS["add"], **options)
 
 
+@instruction
 def dma_transpose(
     src: Any, *, axes: Any = None, mask: Any = None, dtype: Any = None, dge_mode: Any = None, **_: Any
 ) -> Pending:
@@ -84,6 +85,7 @@ def dma_transpose(
     )
 
 
+@instruction
 def memset(
     shape: Any, value: Any, dtype: Any, *, mask: Any = None, engine: Engine = Engine.unknown, **_: Any
 ) -> Pending:
@@ -92,11 +94,13 @@ def memset(
     return Pending(sizes, result_format(dtype), lambda dst: isa.memset(dst, value, engine=engine), (), mask=mask)
 
 
+@instruction
 def tensor_copy(src: Any, *, mask: Any = None, dtype: Any = None, engine: Engine = Engine.unknown, **_: Any) -> Pending:
     """A copy of a tile in SBUF."""
     return _copy("nisa.tensor_copy", src, mask, dtype, engine)
 
 
+@instruction
 def tensor_copy_dynamic_src(
     src: Any, *, mask: Any = None, dtype: Any = None, engine: Engine = Engine.unknown, **_: Any
 ) -> Pending:
@@ -116,6 +120,7 @@ def _copy(what: str, src: Any, mask: Any, dtype: Any, engine: Engine) -> Pending
     )
 
 
+@instruction
 def tensor_copy_dynamic_dst(*, dst: Any, src: Any, mask: Any = None, engine: Engine = Engine.unknown, **_: Any) -> None:
     """A copy of a tile to a place that the device knows, as in ``t[i_p, offset[0, 0] + i_f]``."""
     what = "nisa.tensor_copy_dynamic_dst"
@@ -123,6 +128,7 @@ def tensor_copy_dynamic_dst(*, dst: Any, src: Any, mask: Any = None, engine: Eng
     issue_now(target, lambda made, a: isa.tensor_copy(made, a, engine=engine), (source,), mask)
 
 
+@instruction
 def nc_transpose(
     data: Any, *, mask: Any = None, dtype: Any = None, engine: Engine = Engine.unknown, **_: Any
 ) -> Pending:

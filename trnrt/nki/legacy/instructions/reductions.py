@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy.instructions.issuing import as_column, require_result, row_bounds
+from trnrt.nki.legacy.instructions.issuing import as_column, instruction, require_result, row_bounds
 from trnrt.nki.legacy.lang.common import as_operator, require_operand, require_tile, result_format
 from trnrt.nki.legacy.lang.reductions import reduce_tile
 from trnrt.nki.legacy.tiles import Pending
@@ -18,6 +18,7 @@ _STATISTICS = 6
 _MOMENTS = 2
 
 
+@instruction
 def tensor_reduce(
     op: Any,
     data: Any,
@@ -35,6 +36,7 @@ def tensor_reduce(
     )
 
 
+@instruction
 def tensor_scalar_reduce(
     *,
     data: Any,
@@ -60,6 +62,7 @@ def tensor_scalar_reduce(
     return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=True)
 
 
+@instruction
 def tensor_partition_reduce(op: Any, data: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     """``op`` over the partitions, on the GpSimd engine: ``[1, ...]``."""
     data, op = require_tile("nisa.tensor_partition_reduce", data, "data"), as_operator(op)
@@ -77,12 +80,14 @@ def tensor_partition_reduce(op: Any, data: Any, *, mask: Any = None, dtype: Any 
     return made
 
 
+@instruction
 def bn_stats(data: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     """Count, mean, and variance times count of the even and of the odd elements of each partition: ``[P, 6]``."""
     data = require_tile("nisa.bn_stats", data, "data")
     return _statistics(data, isa.bn_stats, _STATISTICS, mask, dtype)
 
 
+@instruction
 def bn_aggr(data: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     """Mean and variance of each partition from the results of ``bn_stats``: ``[P, 2]``."""
     data = require_tile("nisa.bn_aggr", data, "data")

@@ -12,6 +12,7 @@ from trnrt.nki.legacy.instructions.issuing import (
     Columns,
     Rows,
     index_format,
+    instruction,
     issue_now,
     merge_free,
     require_free_size,
@@ -29,6 +30,7 @@ _FOUND = 8
 _CORE = 16  # partitions that one GpSimd core is connected to
 
 
+@instruction
 def max8(*, src: Any, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     """The 8 largest values of each partition, descending: ``[P, 8]``."""
     src = require_tile("nisa.max8", src, "src")
@@ -43,6 +45,7 @@ def max8(*, src: Any, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     )
 
 
+@instruction
 def nc_find_index8(*, data: Any, vals: Any, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     """The places of 8 values in each partition, uint32 by default: ``[P, 8]``."""
     what = "nisa.nc_find_index8"
@@ -63,6 +66,7 @@ def nc_find_index8(*, data: Any, vals: Any, mask: Any = None, dtype: Any = None,
     )
 
 
+@instruction
 def nc_match_replace8(
     *, data: Any, vals: Any, imm: Any, dst_idx: Any = None, mask: Any = None, dtype: Any = None, **_: Any
 ) -> Pending:
@@ -78,6 +82,7 @@ def nc_match_replace8(
     return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask)
 
 
+@instruction
 def local_gather(
     src_buffer: Any, index: Any, num_elem_per_idx: int = 1, num_valid_indices: int | None = None, *, mask: Any = None
 ) -> Pending:
@@ -95,6 +100,7 @@ def local_gather(
     return Pending((data.shape[0], count, each), data.format, emit, (data, places), mask=mask)
 
 
+@instruction
 def nc_stream_shuffle(src: Any, dst: Any, shuffle_mask: Sequence[Any], *, mask: Any = None, **_: Any) -> None:
     """``dst[p] = src[shuffle_mask[p % 32]]`` in each quadrant of 32 partitions; 255 keeps a partition."""
     what = "nisa.nc_stream_shuffle"
@@ -112,6 +118,7 @@ def _require_first_partition(what: str, mask: Any, target: Tile) -> None:
             raise KernelError(f"{what}: mask leaves out partitions 0 to {bounds[0][0] - 1}; it must start at 0")
 
 
+@instruction
 def dropout(data: Any, prob: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     """``data`` with elements set to 0, each with probability ``prob``: a number, or one for each partition."""
     data, prob = require_tile("nisa.dropout", data, "data"), require_operand("nisa.dropout", prob, "prob")

@@ -6,7 +6,14 @@ from typing import Any
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Index, Mask
-from trnrt.nki.legacy.instructions.issuing import FLOAT32_MIN, as_column, as_integers, issue_now, require_result
+from trnrt.nki.legacy.instructions.issuing import (
+    FLOAT32_MIN,
+    as_column,
+    as_integers,
+    instruction,
+    issue_now,
+    require_result,
+)
 from trnrt.nki.legacy.lang.common import as_operator, require_operand, require_tile, result_format
 from trnrt.nki.legacy.tiles import Pending, on_chip_shape
 from trnrt.nki.machine import modes
@@ -34,6 +41,7 @@ def _affine_arguments(what: str, expression: Index) -> dict[str, Any]:
     return {"pattern": pattern, "offset": expression.base, "channel_multiplier": steps[0]}
 
 
+@instruction
 def iota(expr: Any, dtype: Any, *, mask: Any = None, **_: Any) -> Pending:
     """The values of an index expression, its first dimension along the partitions, on the GpSimd engine."""
     if not isinstance(expr, Index):
@@ -45,6 +53,7 @@ def iota(expr: Any, dtype: Any, *, mask: Any = None, **_: Any) -> Pending:
     return Pending(on_chip_shape(expr.shape), result_format(dtype), emit, (expr,), mask=mask)
 
 
+@instruction
 def affine_select(
     pred: Any, on_true_tile: Any, on_false_value: Any, *, mask: Any = None, dtype: Any = None, **_: Any
 ) -> Pending:
@@ -71,6 +80,7 @@ def affine_select(
     return Pending(data.shape, result_format(dtype, data), emit, (data, compared), mask=mask)
 
 
+@instruction
 def range_select(
     *,
     on_true_tile: Any,
@@ -104,6 +114,7 @@ def range_select(
     return Pending(data.shape, result_format(dtype, data), emit, (data, *bounds, result, count), mask=mask)
 
 
+@instruction
 def select_reduce(
     *,
     dst: Any,
@@ -131,6 +142,7 @@ def select_reduce(
     issue_now(target, emit, (chosen, data, other, result), mask)
 
 
+@instruction
 def tensor_copy_predicated(
     *, src: Any, dst: Any, predicate: Any, reverse_pred: bool = False, mask: Any = None, **_: Any
 ) -> None:
@@ -145,6 +157,7 @@ def tensor_copy_predicated(
     issue_now(target, emit, (data, chosen), mask)
 
 
+@instruction
 def sequence_bounds(*, segment_ids: Any, dtype: Any = None, **_: Any) -> Pending:
     """(1, n) segment ids -> (1, 2, n): the first place of each element's segment, and the place after its last."""
     ids = require_tile("nisa.sequence_bounds", segment_ids, "segment_ids")

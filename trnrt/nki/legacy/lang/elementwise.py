@@ -35,7 +35,7 @@ def binary(name: str, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) ->
         raise KernelError(f"{what}: x and y are both numbers; one of them must be a tile")
     shape = tiles[0].shape if len(tiles) == 1 else broadcast_shape(what, *tiles)
     op = OPERATORS.get(name)
-    wanted = _binary_format(op, dtype, x, y)
+    wanted = _binary_format(name, op, dtype, x, y)
     emit = _SPECIAL.get(name) or (lambda dst, a, b: _apply(_require_operator(op), dst, a, b))
     return Pending(shape, wanted, emit, (x, y), mask=mask, converts=op is None or not op.bitvec)
 
@@ -59,13 +59,17 @@ def describe_unary(name: str) -> str:
     return f"Each element of a tile: {'reciprocal' if name == 'reciprocal' else 'activation'}."
 
 
-def _binary_format(op: Operator | None, dtype: Any, x: Any, y: Any) -> DType:
-    """The format of a result; that of bit patterns is the tiles' own, whatever numbers they are combined with."""
+def _binary_format(name: str, op: Operator | None, dtype: Any, x: Any, y: Any) -> DType:
+    """The format of a result; that of bit patterns is the tiles' own, whatever numbers they are combined with.
+
+    Quotients of integers are float32, as numpy's are floats.
+    """
     if op is not None and op.comparison and dtype is None:
         return bool_
     if op is not None and op.bitvec:
         return result_format(dtype, *(one for one in (x, y) if isinstance(one, Tile)))
-    return result_format(dtype, x, y)
+    found = result_format(dtype, x, y)
+    return float32 if name == "divide" and dtype is None and not found.is_float else found
 
 
 def _require_operator(op: Operator | None) -> Operator:

@@ -195,7 +195,9 @@ def atomic_rmw(dst: Any, value: Any, op: Any, *, mask: Any = None, **_: Any) -> 
     if as_operator(op) is not OPERATORS["add"]:
         raise KernelError(f"{what}: op={op!r}; only np.add is there")
     if not dst.is_indirect:
-        raise KernelError(f"{what}: dst is {dst!r}; it must be rows that a tile of indices selects, as t[indices, ix]")
+        raise KernelError(
+            f"{what}: dst is {dst.describe()}; it must be rows that a tile of indices selects, as t[indices, ix]"
+        )
     if isinstance(value, SCALARS):
         value = _fill(dst, value)
     value = require_tile(what, value, "value")

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import ON_CHIP, Instruction, MemoryRegion, Program, Register, Storage, View
-from trnrt.nki.machine.timing.regions import EVERYTHING, Region, region_of
+from trnrt.nki.machine.regions import EVERYTHING, Region, region_of
 
 MOST_PARTITIONS = 128
 WINDOW = 64

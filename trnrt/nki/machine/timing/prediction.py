@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from trnrt.nki.machine.cores import check_meetings
-from trnrt.nki.machine.execute import without_collection
+from trnrt.nki.machine.collecting import without_collection
 from trnrt.nki.machine.pace import Timing
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing.issues import Issues
@@ -131,6 +130,8 @@ def predict_cores(programs: Sequence[Program]) -> tuple[Prediction, ...]:
     """The predictions of a kernel's cores; those that meet wait for each other. Raises as ``schedule`` does."""
     if not any(one.operation.meets for program in programs for one in program.instructions):
         return tuple(predict(program) for program in programs)
+    from trnrt.nki.machine.cores import check_meetings  # with what runs programs: one core's prediction needs neither
+
     check_meetings([[one for one in program.instructions if one.operation.meets] for program in programs])
     return _predict(programs)
 

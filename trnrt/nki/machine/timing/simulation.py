@@ -11,7 +11,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.machine.execute import without_collection
+from trnrt.nki.machine.collecting import without_collection
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing.dma_engines import DmaEngines
 from trnrt.nki.machine.timing.issues import ENGINES, Facts, Issues, Stream

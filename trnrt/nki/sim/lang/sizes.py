@@ -51,6 +51,7 @@ class TileSize:
 
 
 tile_size = TileSize()
+_TileSize = TileSize  # NKI's name
 
 
 def _target(attribute: str) -> Target:

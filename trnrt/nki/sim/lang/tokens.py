@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.machine.operators import Operator, on_call
+from trnrt.nki.machine.operators import Operator
 from trnrt.nki.sim.lang import elementwise, trigonometry
 
 # Operators whose calls are not tensor_tensor, tensor_scalar or activation.
@@ -29,6 +29,3 @@ def call(op: Operator, *args: Any, **kwargs: Any) -> Any:
         return _OWN[op.name](*args, **kwargs)
     function = elementwise.binary if op.binary is not None else elementwise.unary
     return function(op, *args, **kwargs)
-
-
-on_call(call)

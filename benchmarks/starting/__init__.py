@@ -1,0 +1,1 @@
+"""The CPU time of short commands: imports, and the profile of a small kernel."""

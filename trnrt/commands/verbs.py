@@ -1,0 +1,281 @@
+"""Verbs: Python functions whose annotated parameters are the arguments and flags of click's commands.
+
+A parameter is ``Annotated[type, option("--name", ...)]`` or ``Annotated[type, argument(...)]``. A record (a dataclass
+of such fields) stands for all its fields. A verb becomes a command when it is called, or shown in ``--help``: reading
+the annotations of every verb takes longer than most of them run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import StrEnum
+from functools import partial
+from importlib import import_module
+from inspect import Parameter
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., None])
+
+PANELS = (
+    "Model and inputs",
+    "Quantisation",
+    "Planning",
+    "Device",
+    "Workers",
+    "Batches and limits",
+    "Demand",
+    "Comparison",
+    "Output",
+)
+"""The groups of flags in ``--help``, in order."""
+_ORDER = ("Arguments", *PANELS, "Options")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A flag, or an argument if it has no ``names``.
+
+    ``panel``: its group in ``--help``. ``min`` and ``max`` bound a number. ``parser`` reads a value from its text;
+    ``callback`` checks a value, and returns it. ``exists``: a path that must exist. ``show_default``: the text of the
+    default in ``--help``, or whether to show it.
+    """
+
+    names: tuple[str, ...] = ()
+    help: str = ""
+    metavar: str | None = None
+    panel: str | None = None
+    min: float | None = None
+    max: float | None = None
+    parser: Callable[[str], Any] | None = None
+    callback: Callable[[Any], Any] | None = None
+    envvar: str | None = None
+    exists: bool = False
+    hidden: bool = False
+    show_default: bool | str = True
+
+
+def option(*names: str, **details: Any) -> Declared:
+    """A flag; ``details`` are fields of ``Declared``."""
+    return Declared(names, **details)
+
+
+def argument(**details: Any) -> Declared:
+    """An argument without a name on the command line; ``details`` are fields of ``Declared``."""
+    return Declared(**details)
+
+
+class Flag(click.Option):
+    """A flag, with its group in ``--help``."""
+
+    panel: str | None = None
+
+
+class Argument(click.Argument):
+    """An argument, with a text in ``--help``."""
+
+    text = ""
+    hidden = False
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # type: ignore[override]
+        """Its name, and its text."""
+        if self.hidden:
+            return None
+        shown = self.metavar or (self.name or "").upper()
+        return (shown, f"{self.text}  [required]") if self.required else (f"[{shown}]", self.text)
+
+
+class Verb(click.Command):
+    """A verb whose ``--help`` groups its flags."""
+
+    def __init__(self, function: Callable[..., None], name: str | None = None, **details: Any) -> None:
+        parameters, call = _read_signature(function)
+        made = [_parameter(*one) for one in parameters]
+        super().__init__(name, callback=call, help=inspect.getdoc(function), params=made, **details)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The words of the usage line: arguments, and the flags that must be given."""
+        pieces = [self.options_metavar] if self.options_metavar else []
+        for parameter in self.get_params(ctx):
+            if getattr(parameter, "hidden", False):
+                continue
+            metavar = parameter.metavar or (parameter.name or "").upper()
+            if isinstance(parameter, click.Argument):
+                pieces.append(metavar if parameter.required else f"[{metavar}]")
+            elif parameter.required:
+                pieces.append(f"{parameter.opts[0]} {metavar}")
+        return pieces
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the arguments, then the groups in the order of ``PANELS``."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            shown = parameter.get_help_record(ctx)
+            if shown is not None:
+                is_argument = isinstance(parameter, click.Argument)
+                heading = getattr(parameter, "panel", None) or ("Arguments" if is_argument else "Options")
+                groups.setdefault(heading, []).append(shown)
+        for heading in sorted(groups, key=_ORDER.index):
+            with formatter.section(heading):
+                formatter.write_dl(groups[heading])
+
+
+class Verbs(click.Group):
+    """A group of verbs. Each is made when it is asked for."""
+
+    def __init__(self, name: str, **details: Any) -> None:
+        super().__init__(name, no_args_is_help=True, **details)
+        self._declared: dict[str, Callable[[], click.Command]] = {}
+
+    def verb(self, name: str, **details: Any) -> Callable[[Function], Function]:
+        """Decorate a function: it becomes the verb ``name``. ``details`` are click's: ``short_help``, ``hidden``."""
+
+        def declare(function: Function) -> Function:
+            self._declared[name] = partial(Verb, function, name, **details)
+            return function
+
+        return declare
+
+    def verb_at(self, name: str, place: str, **details: Any) -> None:
+        """Declare the verb ``name``: the function at ``place`` ("package.module:function"), imported when it's used."""
+
+        def make() -> click.Command:
+            module, _, function = place.partition(":")
+            return Verb(getattr(import_module(module), function), name, **details)
+
+        self._declared[name] = make
+
+    def add_group(self, group: Verbs) -> None:
+        """Add a group of verbs under its own name."""
+        self._declared[group.name or ""] = lambda: group
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs' names, in their order."""
+        return list(self._declared)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb of a name."""
+        if cmd_name not in self._declared:
+            return None
+        return self.commands.get(cmd_name) or self.commands.setdefault(cmd_name, self._declared[cmd_name]())
+
+    def all_verbs(self) -> dict[str, click.Command]:
+        """Every verb and group by name."""
+        return {name: self.commands.setdefault(name, make()) for name, make in self._declared.items()}
+
+
+_Read = tuple[str, Any, Declared, Any]  # a parameter's name, type, declaration and default
+
+
+def _read_signature(function: Callable[..., None]) -> tuple[list[_Read], Callable[..., None]]:
+    """The parameters of a verb, those of its records in their place, and the verb as a function of all of them."""
+    records: dict[str, Any] = {}
+    read: list[_Read] = []
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if is_dataclass(parameter.annotation):
+            records[name] = parameter.annotation
+            read += _read_fields(parameter.annotation)
+        else:
+            read.append((name, *_read_annotation(parameter.annotation), parameter.default))
+
+    def call(**given: Any) -> None:
+        for name, record in records.items():
+            given[name] = record(**{one.name: given.pop(one.name) for one in fields(record)})
+        function(**given)
+
+    return read, call
+
+
+def _read_fields(record: Any) -> Iterable[_Read]:
+    hints = get_type_hints(record, include_extras=True)
+    for one in fields(record):
+        hint, declared = hints[one.name], one.metadata.get("option")
+        kind = (hint, declared) if declared is not None else _read_annotation(hint)
+        yield (one.name, *kind, Parameter.empty if one.default is MISSING else one.default)
+
+
+def _read_annotation(hint: Any) -> tuple[Any, Declared]:
+    kind, declared = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
+    if not isinstance(declared, Declared):
+        raise TypeError(f"{hint} is not Annotated with option() or argument()")
+    return kind, declared
+
+
+def _parameter(name: str, hint: Any, declared: Declared, default: Any) -> click.Parameter:
+    """click's parameter for one of a verb."""
+    kind, several = _kind(hint, declared)
+    required = default is Parameter.empty
+
+    def finish(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if several:
+            value = list(value) if value else None if default is Parameter.empty else default
+        return value if declared.callback is None else declared.callback(value)
+
+    shared: dict[str, Any] = {"metavar": declared.metavar, "envvar": declared.envvar, "callback": finish}
+    if not required:
+        shared["default"] = None if several else default.value if isinstance(default, StrEnum) else default
+    if not declared.names:
+        made = Argument([name], type=kind, nargs=-1 if several else 1, required=required, **shared)
+        made.text, made.hidden = declared.help, declared.hidden
+        return made
+    if hint is bool or hint == bool | None:
+        shared["is_flag"] = True
+    else:
+        shared |= {"type": kind, "multiple": several}
+    flag = Flag(
+        [name, *declared.names],
+        required=required,
+        help=declared.help,
+        hidden=declared.hidden,
+        show_default=declared.show_default,
+        show_envvar=True,
+        **shared,
+    )
+    flag.panel = declared.panel
+    return flag
+
+
+def _kind(hint: Any, declared: Declared) -> tuple[Any, bool]:
+    """click's type for an annotation, and whether the parameter takes several values."""
+    if isinstance(hint, UnionType):
+        (hint,) = (one for one in get_args(hint) if one is not NoneType)
+    if declared.parser is not None:
+        return _Parsed(declared.parser), False
+    if get_origin(hint) in (list, Sequence):
+        return _kind(get_args(hint)[0], declared)[0], True
+    if declared.min is not None or declared.max is not None:
+        ranged = click.IntRange if hint is int else click.FloatRange
+        return ranged(declared.min, declared.max), False  # type: ignore[arg-type]
+    if hint is Path:
+        return click.Path(exists=declared.exists, path_type=Path), False
+    return (_Members(hint) if issubclass(hint, StrEnum) else hint), False
+
+
+class _Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A value that a function reads from its text; errors of its own reach the user as they are."""
+
+    name = "text"
+
+    def __init__(self, parser: Callable[[str], Any]) -> None:
+        self._parser = parser
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value; a default is one already."""
+        return self._parser(value) if isinstance(value, str) else value
+
+
+class _Members(click.Choice):  # type: ignore[type-arg, unused-ignore]
+    """A member of an enumeration, by its value."""
+
+    def __init__(self, members: type[StrEnum]) -> None:
+        super().__init__([member.value for member in members])
+        self._members = members
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The member."""
+        return self._members(super().convert(str(value), param, ctx))
