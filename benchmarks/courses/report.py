@@ -31,7 +31,7 @@ def courses_document(results: Sequence[Result], outcomes: Sequence[Outcome]) -> 
         "samples": [asdict(one) | {"agrees": one.agrees} for one in outcomes],
         "public_kernels": len(public),
         "agreeing_kernels": agreeing,
-        "passed": all(result.passed for result in results) and agreeing >= SHARE * len(public),
+        "passed": all(result.is_good for result in results) and agreeing >= SHARE * len(public),
     }
 
 
@@ -46,10 +46,60 @@ def _harness(result: Result) -> Document:
         "predicted_us": list(result.times_us),
         "limits_us": list(run.limits),
         "published_us": list(run.published),
-        "passed": result.passed,
+        "passed": result.is_good,
         "problems": list(result.problems),
         "cpu_seconds": round(result.cpu_seconds, 1),
     }
+
+
+_INTRODUCTION = """\
+# Courses' harnesses and AWS's samples
+
+Generated from `benchmarks/courses/results.json`, which `python -m benchmarks.courses --json-out` wrote. It runs public
+code of the old namespace unchanged (`docs/legacy.md`): the harnesses of Stanford's CS149, assignment 4, and of
+Berkeley's CS152, lab 6, with public solutions and with kernels that are known to be bad; and the files of
+`aws-neuron/nki-samples` at 28673b4 that have `nki.jit`, with inputs and numpy references of our own.
+
+## The harnesses
+
+Times are predictions. The limits are the courses'; published times are measurements of the same kernel, of which
+`benchmarks/courses/harnesses.py` names the sources. A run called bad must fail as it does.
+
+| run | target | predicted us | limit us | published us | as it must be |
+|---|---|---|---|---|---|"""
+
+
+def courses_page(document: Document) -> str:
+    """docs/courses.md, from a document."""
+    samples, agreeing, public = document["samples"], document["agreeing_kernels"], document["public_kernels"]
+    lines = [
+        *_INTRODUCTION.splitlines(),
+        *(_harness_row(one) for one in document["harnesses"]),
+        "",
+        "## The kernels of nki-samples",
+        "",
+        f"{agreeing} of {public} kernels that import only what the SDK documents run and agree.",
+        "The difference is the largest, absolute.",
+        "",
+        "| file | kernel | difference | agrees, or why not |",
+        "|---|---|---|---|",
+        *(_sample_row(one) for one in samples),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _harness_row(one: Document) -> str:
+    columns = (one["predicted_us"], one["limits_us"], one["published_us"])
+    figures = (", ".join("-" if figure is None else f"{figure:,.5g}" for figure in column) for column in columns)
+    verdict = "yes" if one["passed"] else "no: " + "; ".join(one["problems"])
+    return f"| {one['name']} | {one['target']} | {' | '.join(figures)} | {verdict} |"
+
+
+def _sample_row(one: Document) -> str:
+    kernel = f"`{one['kernel']}`" if one["kernel"] else ""
+    difference = f"{one['difference']:.1e}" if one["agrees"] and one["difference"] is not None else ""
+    verdict = f"yes; {one['tolerance']}" if one["agrees"] else one["problem"].partition(" at /")[0]
+    return f"| `{one['file']}` | {kernel} | {difference} | {verdict} |"
 
 
 def courses_parts(results: Sequence[Result], outcomes: Sequence[Outcome]) -> list[RenderableType]:
@@ -71,7 +121,7 @@ def courses_parts(results: Sequence[Result], outcomes: Sequence[Outcome]) -> lis
 def _lines(result: Result) -> list[tuple[str, ...]]:
     """A line for each time of a run; the first has its name and verdict."""
     run = result.run
-    verdict = "as it must be" if result.passed else "; ".join(result.problems)
+    verdict = "as it must be" if result.is_good else "; ".join(result.problems)
     times = list(zip_longest(result.times_us, run.limits, run.published)) or [(None, None, None)]
     found = []
     for at, figures in enumerate(times):

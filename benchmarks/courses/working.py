@@ -45,7 +45,7 @@ class Result:
     problems: tuple[str, ...]
 
     @property
-    def passed(self) -> bool:
+    def is_good(self) -> bool:
         return not self.problems
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import ROOT
 from benchmarks.courses.harnesses import RUNS, Run, keep_last_product, set_constant
-from benchmarks.courses.report import courses_document, courses_parts
+from benchmarks.courses.report import courses_document, courses_page, courses_parts
 from benchmarks.courses.repositories import Repository, bring
 from benchmarks.courses.samples import running
 from benchmarks.courses.samples.cases import SAMPLES, Pairs, Sample, sample, upsample
@@ -64,7 +67,7 @@ def trees(tmp_path: Path) -> dict[Repository, Path]:
 
 def test_a_solution_passes_and_the_starter_does_not(trees: dict[Repository, Path], tmp_path: Path) -> None:
     good = run_harness(GOOD, trees, tmp_path, sys.executable)
-    assert good.passed, good.problems
+    assert good.is_good, good.problems
     assert len(good.times_us) == 1
     bad = run_harness(replace(GOOD, name="starter", solution=None), trees, tmp_path, sys.executable)
     assert any("exits with 1" in problem for problem in bad.problems)
@@ -85,6 +88,17 @@ def test_a_solution_passes_and_the_starter_does_not(trees: dict[Repository, Path
 def test_a_missing_copy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"has no folder we\+course or course"):
         bring(COURSE, tmp_path, tmp_path)
+
+
+def test_the_page_is_generated() -> None:
+    document = json.loads((ROOT / "benchmarks" / "courses" / "results.json").read_text(encoding="utf-8"))
+    page = ROOT / "docs" / "courses.md"
+    if os.environ.get("UPDATE_DOCS"):
+        page.write_text(courses_page(document), encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == courses_page(document)
+    assert {one["name"] for one in document["harnesses"]} <= {run.name for run in RUNS}
+    assert all(one["passed"] for one in document["harnesses"])
+    assert document["agreeing_kernels"] >= 0.9 * document["public_kernels"]
 
 
 def test_runs_have_names_of_their_own() -> None:

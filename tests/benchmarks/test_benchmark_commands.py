@@ -18,6 +18,7 @@ from trnrt.cli import app
 
 NAMES = [path.parent.name for path in sorted((ROOT / "benchmarks").glob("*/__main__.py"))]
 TYPED = [
+    "courses",
     "kernels",
     "labs",
     "models",

@@ -100,7 +100,7 @@ def drive_gradient(kernel: Any, rng: np.random.Generator) -> Pairs:
     """Two heads of 128 x 1024, causal: the gradients of q, k and v."""
     q, k, v, upstream = draw(rng, (4, 1, 2, 128, 1024))
     wide = [x.swapaxes(2, 3).astype(np.float64) for x in (q, k, v, upstream)]
-    scores = softmax(_mask_logits(wide[0] @ wide[1].swapaxes(2, 3) / 128**0.5, causal=True))
+    scores = softmax(_hide_later(wide[0] @ wide[1].swapaxes(2, 3) / 128**0.5, causal=True))
     output = scores @ wide[2]
     d_scores = wide[3] @ wide[2].swapaxes(2, 3)
     d_logits = scores * (d_scores - (d_scores * scores).sum(-1, keepdims=True)) / 128**0.5
@@ -114,20 +114,20 @@ def drive_gradient(kernel: Any, rng: np.random.Generator) -> Pairs:
 def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: int = -1) -> Array:
     """softmax(q k.T) v, on the last two axes (length, head); the scale is in q."""
     logits = q.astype(np.float64) @ k.swapaxes(-1, -2)
-    found: Array = softmax(_mask_logits(logits, causal=causal, window=window)) @ v
+    found: Array = softmax(_hide_later(logits, causal=causal, window=window)) @ v
     return found
 
 
 def log_sums(q: Array, k: Array, *, causal: bool) -> Array:
     """The logarithm of each row's sum of exponentials, 128 rows to a column: (batch, heads, 128, length / 128)."""
     logits = q.swapaxes(2, 3).astype(np.float64) @ k / q.shape[2] ** 0.5
-    logits = _mask_logits(logits, causal=causal)
+    logits = _hide_later(logits, causal=causal)
     sums = np.log(np.exp(logits).sum(-1))
     found: Array = sums.reshape(*sums.shape[:2], -1, 128).swapaxes(2, 3)
     return found
 
 
-def _mask_logits(logits: Array, *, causal: bool, window: int = -1) -> Array:
+def _hide_later(logits: Array, *, causal: bool, window: int = -1) -> Array:
     if not causal:
         return logits
     row, column = np.arange(logits.shape[-2])[:, None], np.arange(logits.shape[-1])

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -82,7 +82,7 @@ def run_samples(repository: Path, select: str = "") -> list[Outcome]:
         wanted = [one for one in samples if re.search(select, f"{file}:{one.kernel}")]
         if wanted or (not samples and re.search(select, file)):
             outcomes += run_file(repository, file, wanted)
-    return outcomes
+    return [replace(one, problem=one.problem.replace(f"{repository}/", "")) for one in outcomes]
 
 
 def run_file(repository: Path, file: str, samples: Sequence[Sample]) -> list[Outcome]:
