@@ -8,21 +8,20 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from benchmarks.command import QuickFlag, command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
+from trnrt.commands.verbs import option
 from trnrt.report.console import working
 
 FromFlag = Annotated[
-    Path | None, typer.Option("--from", metavar="DIR", help="Use the copies of the repositories in DIR, not GitHub.")
+    Path | None, option("--from", metavar="DIR", help="Use the copies of the repositories in DIR, not GitHub.")
 ]
 PythonFlag = Annotated[
-    str, typer.Option("--python", metavar="FILE", help="The harnesses' interpreter: trnrt's dependencies and PyTorch.")
+    str, option("--python", metavar="FILE", help="The harnesses' interpreter: trnrt's dependencies and PyTorch.")
 ]
 OnlyFlag = Annotated[
-    str | None, typer.Option("--only", metavar="REGEX", help="Only harnesses, files and kernels that match.")
+    str | None, option("--only", metavar="REGEX", help="Only harnesses, files and kernels that match.")
 ]
 
 

@@ -117,7 +117,7 @@ def check_python(python: str) -> None:
     Raises:
         OptionError: if it has no PyTorch, or not trnrt's dependencies.
     """
-    code = "import numpy, ml_dtypes, typer, rich, torch"
+    code = "import numpy, ml_dtypes, click, rich, torch"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     except OSError as error:

@@ -39,6 +39,8 @@ from trnrt.nki.tolerating import skip_breakpoints, tolerate_zeros
 UNWRITTEN = "unwritten-memory"
 _WRITE_IT = "Write it first (nisa.memset, a copy), or use the part that is written: a device has any bytes there"
 _CALL_IT = "Make the script run, or name the calls with --call"
+_OLD_IMPORT = re.compile(r"^\s*(?:from|import)\s+neuronxcc\b", re.MULTILINE)
+_IMPORT = re.compile(r"^\s*(?:from|import)\s+(?:trnrt\.)?nki\b", re.MULTILINE)
 _RULE = re.compile(r"^  rule ([\w-]+): (.*)$", re.MULTILINE)
 
 
@@ -112,6 +114,11 @@ def check(
         report.failures = [finding for finding in report.findings if finding.rule == "syntax"]
         if report.failures:
             return report
+        if is_old_file(source):
+            report.notes.append(
+                f"{script.name} is of the old namespace, neuronxcc.nki (Beta 1): its calls are checked by the hardware"
+                f"'s limits, its text not by NKI {report.level}, which has no such module; `trnrt nki port` rewrites it"
+            )
         report.warnings = find_deprecated(source, str(script), load_api(report.level))
         recorder = _Recorder(report, script, observer)
         with skip_breakpoints(report.notes.append):
@@ -135,11 +142,21 @@ def read_script(script: Path) -> str:
         raise OptionError(f"can't read {str(script)!r}: {error}") from None
 
 
+def is_old_file(source: str) -> bool:
+    """True if a file imports the old namespace, ``neuronxcc.nki``, and nothing of today's."""
+    return _OLD_IMPORT.search(source) is not None and _IMPORT.search(source) is None
+
+
 def static_findings(
     source: str, name: str, entries: Collection[int] = (), *, level: Level | str | None = None
 ) -> list[Finding]:
-    """The findings of a level's language and API in a file, in order of lines (``entries``: see ``check_source``)."""
+    """The findings of a level's language and API in a file, in order of lines (``entries``: see ``check_source``).
+
+    No level's language binds a file of the old namespace, whose kernels the simulator traces by its own rules.
+    """
     at = choose_level(level)
+    if is_old_file(source):
+        return [finding for finding in check_source(source, name, level=at) if finding.rule == "syntax"]
     found = [*check_source(source, name, entries=entries, level=at), *check_api(source, name, load_api(at))]
     if at is Level.nki_0_6:  # a risk of its parser
         from trnrt.nki.sim.subset_constants import check_constants

@@ -76,9 +76,9 @@ class Grid:
         if sum(widths) + _GAP * len(widths) > width:
             return None
         gap = " " * _GAP
-        return [gap.join(self._aligned(at, cell, widths[at]) for at, cell in enumerate(row)).rstrip() for row in cells]
+        return [gap.join(self._align(at, cell, widths[at]) for at, cell in enumerate(row)).rstrip() for row in cells]
 
-    def _aligned(self, column: int, cell: str, width: int) -> str:
+    def _align(self, column: int, cell: str, width: int) -> str:
         return cell.rjust(width) if column in self.right else cell.ljust(width)
 
 
