@@ -21,21 +21,36 @@ from trnrt.text import count_text, name_text
 
 if TYPE_CHECKING:
     from trnrt.nki.checking import Report
+    from trnrt.nki.machine.program import Program
 
 
 def run_script(script: Path, arguments: Sequence[str], target: str | None, *, nki: Level | None, capacity: bool) -> int:
     """Run a script that says ``import nki``; return its exit code. ``nki``: the level, None for the default."""
     from trnrt.nki import scripts
+    from trnrt.nki.legacy.artefacts import lend_reports
     from trnrt.nki.machine.memory import overflow_notes
     from trnrt.nki.machine.targets import overlay_in_use
 
     if not script.is_file():
         raise OptionError(f"there is no file {str(script)!r}")
     overlay_in_use()  # a wrong file in TRNRT_TIMING is no error of the script's
-    with scripts.environment(script, arguments, target, nki=choose_level(nki), capacity=capacity) as overflowed:
+    level = choose_level(nki)
+    with (
+        scripts.environment(script, arguments, target, nki=level, capacity=capacity) as overflowed,
+        lend_reports(_report_text),
+    ):
         code = _run(script)
     note(*dict.fromkeys(text for program in overflowed for text in overflow_notes(program)))
     return code
+
+
+def _report_text(programs: Sequence[Program]) -> str:
+    """The HTML report on a kernel that ``nki.profile`` of the old namespace ran."""
+    from trnrt.nki.profiling import profile_programs
+    from trnrt.report.page import report_html
+
+    profile = profile_programs(programs)
+    return report_html(profile, f"{profile.kernel} on {profile.target}")
 
 
 def _run(script: Path) -> int:

@@ -120,3 +120,29 @@ def test_tiles_over_each_other_are_named(tmp_path: Path) -> None:
     assert len(lines) == 2
     assert all(f"kernels.py:{number}" in done.stderr for number in lines), done.stderr
     assert "--bad" not in done.stderr
+
+
+PROFILED = """
+import sys
+import numpy as np
+from neuronxcc import nki
+import neuronxcc.nki.language as nl
+
+@nki.profile(working_directory=sys.argv[1])
+def double(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, nl.load(x) * 2)
+    return out
+
+print(double(np.ones((8, 4), np.float32)).sum())
+"""
+
+
+def test_a_profile_leaves_our_report(tmp_path: Path) -> None:
+    script = tmp_path / "double.py"
+    script.write_text(PROFILED, encoding="utf-8")
+    command = [sys.executable, "-m", "trnrt", "nki", "run", str(script), str(tmp_path / "made")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "64.0\n"
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == ["file.neff", "profile.html", "profile.ntff"]
+    assert "double on trn2" in (tmp_path / "made" / "profile.html").read_text(encoding="utf-8")

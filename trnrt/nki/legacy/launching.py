@@ -266,4 +266,5 @@ def benchmark(kernel: Any = None, **options: Any) -> Any:
 
 def profile(func: Any = None, **options: Any) -> Any:
     """Run a kernel, and write its predicted profile to ``working_directory``."""
-    return functools.partial(profile, **options) if func is None else Profiled(func, options)
+    names = {"save_neff_name": "file.neff", "save_trace_name": "profile.ntff"}
+    return functools.partial(profile, **options) if func is None else Profiled(func, names | options)
