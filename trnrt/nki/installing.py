@@ -82,17 +82,11 @@ def install(nki: Level | str | None = None, *, legacy: bool = False) -> bool:
     if aws_nki_installed() and os.environ.get(SEAM_VARIABLE) != "simulator":
         return False
     neuronxcc = _is_importable("neuronxcc")
-    wanted = [name for name in _CONTENTS if name.startswith("nki") or not neuronxcc]
+    wanted = [name for name in _CONTENTS if name.startswith("nki") or not (neuronxcc or legacy)]
     if "nki.compiler" not in _api(level).modules:
         wanted.remove("nki.compiler")
-    contents = {name: _CONTENTS[name](level) for name in wanted}
-    if legacy and not neuronxcc:
-        from trnrt.nki.legacy.namespaces import CONTENTS, add_log_level
-
-        contents |= {name: make() for name, make in CONTENTS.items()}
-        add_log_level()
-    modules = [_Module(name, held) for name, held in contents.items()]
-    _State.level, _State.legacy = level, legacy
+    modules = [_Module(name, _CONTENTS[name](level)) for name in wanted]
+    _State.level, _State.legacy, _State.serves_legacy = level, legacy, legacy and not neuronxcc
     _State.chose = nki is not None
     if _State.chose:
         set_default_level(level)
@@ -110,11 +104,10 @@ def uninstall() -> None:
         for name in [name for name, module in sys.modules.items() if isinstance(module, _Module)]:
             del sys.modules[name]
         sys.modules.update(_State.saved)
-        if _State.legacy:
-            from trnrt.nki.legacy.namespaces import remove_log_level
-
-            remove_log_level()
-        _State.saved, _State.level, _State.legacy = None, None, False
+        namespaces = sys.modules.get("trnrt.nki.legacy.namespaces")
+        if namespaces is not None:
+            namespaces.remove_log_level()
+        _State.saved, _State.level, _State.legacy, _State.serves_legacy = None, None, False, False
         if _State.chose:
             set_default_level(None)
 
@@ -139,12 +132,14 @@ def install_briefly(nki: Level | str | None = None, *, legacy: bool = False) -> 
 class _State:
     """The modules that ``install`` removed from ``sys.modules``, and the level of its own ones; None if there are none.
 
-    ``legacy``: the old namespace is among them. ``chose``: it chose the process's level, too.
+    ``legacy``: the old namespace was asked for; ``serves_legacy``: it is ours, and made when it is imported.
+    ``chose``: it chose the process's level, too.
     """
 
     saved: dict[str, ModuleType] | None = None
     level: Level | None = None
     legacy = False
+    serves_legacy = False
     chose = False
 
 
@@ -171,13 +166,41 @@ class _Module(ModuleType):
 
 
 class _Finder:
-    """Refuses imports of unregistered modules below ours."""
+    """Makes the modules of the old namespace with its first import, and refuses unregistered modules below ours."""
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "neuronxcc" and _State.serves_legacy:
+            return _register_legacy()
         parent = sys.modules.get(fullname.rpartition(".")[0])
         if isinstance(parent, _Module):
             # Without its name: Python drops a ModuleNotFoundError for the very name of a from-import.
             raise ModuleNotFoundError(_refusal(fullname))
+        return None
+
+
+class _Registered:
+    """The loader of a module that is registered already."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: the module has its contents."""
+
+
+def _register_legacy() -> ModuleSpec:
+    """Make the modules of the old namespace, for which today's kernels don't wait; give the spec of the top one."""
+    from trnrt.nki.legacy.namespaces import CONTENTS, add_log_level
+
+    for name, make in CONTENTS.items():
+        _register(_Module(name, make()))
+    add_log_level()
+    spec: ModuleSpec = sys.modules["neuronxcc"].__dict__["__spec__"]
+    loader: Any = _Registered()  # not a Loader of importlib.abc, whose import takes many other modules
+    spec.loader = loader
+    return spec
 
 
 _FINDER = _Finder()

@@ -193,6 +193,7 @@ def test_modules_that_kernels_import(installed: None) -> None:
 def test_the_log_level_that_harnesses_turn_off() -> None:
     if not install(legacy=True):
         pytest.skip("AWS's nki is installed")
+    import_module("neuronxcc.nki")
     assert logging.OFF > logging.CRITICAL  # type: ignore[attr-defined]
     uninstall()
     assert not hasattr(logging, "OFF")
