@@ -129,7 +129,7 @@ class Tile:
             return Tile(view if keys.count(ALL) == len(keys) else view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
-        if self._beyond and found.shape == view.shape:
+        if self._beyond and is_same_window(found, view):
             return Tile(view, self._beyond)
         return Tile(found if not self._beyond else select(self.target, keys)[0], beyond)
 
