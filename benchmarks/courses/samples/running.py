@@ -47,7 +47,7 @@ UNDRIVEN = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a kernel. ``difference``: the largest, absolute; ``problem``: why it didn't run or agree."""
+    """The result of a kernel. ``difference``: the largest, absolute; ``problem``: why it didn't run or agree."""
 
     file: str
     kernel: str

@@ -1,4 +1,4 @@
-"""What the functions of nisa share: operands, and instructions that write to tiles which the kernel names."""
+"""Operands of nisa's functions, and instructions that write to tiles which the kernel names."""
 
 from __future__ import annotations
 
