@@ -43,6 +43,7 @@ def _harness(result: Result) -> Document:
         "solution": None if run.solution is None else f"{run.solution[0].name}@{run.solution[0].commit}",
         "target": run.target,
         "changes": [f"{file}: {what}" for file, what, _ in run.changes],
+        "options": list(run.options),
         "predicted_us": list(result.times_us),
         "limits_us": list(run.limits),
         "published_us": list(run.published),
@@ -63,7 +64,8 @@ Berkeley's CS152, lab 6, with public solutions and with kernels that are known t
 ## The harnesses
 
 Times are predictions. The limits are the courses'; published times are measurements of the same kernel, of which
-`benchmarks/courses/harnesses.py` names the sources. A run called bad must fail as it does.
+`benchmarks/courses/harnesses.py` names the sources. A run called bad must fail as it does. Options are those of
+`trnrt nki run`.
 
 | run | target | predicted us | limit us | published us | as it must be |
 |---|---|---|---|---|---|"""
@@ -92,7 +94,8 @@ def _harness_row(one: Document) -> str:
     columns = (one["predicted_us"], one["limits_us"], one["published_us"])
     figures = (", ".join("-" if figure is None else f"{figure:,.5g}" for figure in column) for column in columns)
     verdict = "yes" if one["passed"] else "no: " + "; ".join(one["problems"])
-    return f"| {one['name']} | {one['target']} | {' | '.join(figures)} | {verdict} |"
+    name = ", ".join((one["name"], *(f"`{option}`" for option in one["options"])))
+    return f"| {name} | {one['target']} | {' | '.join(figures)} | {verdict} |"
 
 
 def _sample_row(one: Document) -> str:

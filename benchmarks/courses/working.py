@@ -36,7 +36,7 @@ _MERGED = subprocess.STDOUT  # harnesses print errors and results in one order
 
 @dataclass(frozen=True)
 class Result:
-    """What a run printed, and what of it is not as it must be (nothing, if all is)."""
+    """The output of a run, and its problems: none if all is as it must be."""
 
     run: Run
     output: str

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Pairs = Iterable[tuple[Any, Any]]
-"""What a kernel returned, beside what numpy expects."""
+"""Results of a kernel, each beside numpy's."""
 Driver = Callable[[Any, np.random.Generator], Pairs]
 
 

@@ -47,7 +47,7 @@ UNDRIVEN = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a kernel. ``difference``: the largest, absolute; ``problem``: why it didn't run or agree."""
+    """The result of a kernel. ``difference``: the largest, absolute; ``problem``: why it didn't run or agree."""
 
     file: str
     kernel: str
@@ -104,12 +104,13 @@ def run_file(repository: Path, file: str, samples: Sequence[Sample]) -> list[Out
 
 def _run(module: ModuleType, sample: Sample) -> Outcome:
     began = time.process_time()
-    largest, problem = 0.0, ""
+    largest, problem, compared = 0.0, "", 0
     try:
         for found, expected in sample.drive(getattr(module, sample.kernel), np.random.default_rng(0)):
             difference, wrong = compare(found, expected, sample.rtol, sample.atol)
-            largest = max(largest, difference)
+            largest, compared = max(largest, difference), compared + 1
             problem = problem or wrong
+        problem = problem or ("" if compared else "its driver compares nothing")
     except Exception as error:
         problem = _first_line(error)
     seconds = time.process_time() - began
@@ -135,12 +136,15 @@ def compare(found: Any, expected: Any, rtol: float, atol: float) -> tuple[float,
 
 def is_public(repository: Path, file: str) -> bool:
     """True if a file, with the files beside it that it imports, names only modules that the SDK documents."""
+    return _private_import(repository, file) is None
+
+
+def _private_import(repository: Path, file: str) -> str | None:
+    """The first module that a file, or one beside it that it imports, names and the SDK doesn't document."""
     text = (repository / file).read_text(encoding="utf-8")
-    return PRIVATE.search(text) is None and not any(
-        PRIVATE.search(beside.read_text(encoding="utf-8"))
-        for name in re.findall(r"^\s*from (\w+) import", text, re.MULTILINE)
-        if (beside := (repository / file).parent / f"{name}.py").exists()
-    )
+    beside = [(repository / file).parent / f"{name}.py" for name in re.findall(r"(?m)^\s*from (\w+) import", text)]
+    texts = [text, *(path.read_text(encoding="utf-8") for path in beside if path.exists())]
+    return next((found.group(1) for found in map(PRIVATE.search, texts) if found is not None), None)
 
 
 @contextmanager
@@ -181,9 +185,8 @@ def _load(repository: Path, file: str) -> ModuleType:
 
 def _missing(repository: Path, file: str, error: Exception) -> str:
     """The module that a file needs and SDK 2.26 doesn't document, else the error of its import."""
-    text = (repository / file).read_text(encoding="utf-8")
-    private = PRIVATE.search(text)
-    return f"imports {private.group(1)}" if private is not None else _first_line(error)
+    private = _private_import(repository, file)
+    return _first_line(error) if private is None else f"imports {private}"
 
 
 def _first_line(error: BaseException) -> str:

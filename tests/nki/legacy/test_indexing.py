@@ -269,6 +269,19 @@ def test_parts_of_a_window_that_leaves_its_tensor() -> None:
         kernel(x)
 
 
+def test_a_window_that_leaves_its_tensor_is_not_turned_around() -> None:
+    @jit
+    def kernel(t: Any) -> Any:
+        out = nl.ndarray((6, 4), dtype=t.dtype, buffer=nl.shared_hbm)
+        rows, columns = nl.arange(6)[:, None], nl.arange(4)[None, :]
+        window, inside = nl.load(t)[rows, columns + 7], (columns > 0) & (columns < 3)
+        nl.store(out[rows, columns], nl.copy(window[rows, 3 - columns], mask=inside), mask=inside)
+        return out
+
+    with pytest.raises(KernelError, match="indices 7 to 10 of dimension 1 leave"):
+        kernel(numbers(0, 6, 10))
+
+
 def test_block_dimensions() -> None:
     x = numbers(1, 3, 2, 16, 6)
 

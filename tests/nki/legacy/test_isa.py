@@ -229,6 +229,48 @@ def test_tensor_scalar_reduce_writes_its_reduction_in_place() -> None:
     np.testing.assert_allclose(total, (x * 3.0).sum(1, keepdims=True), rtol=1e-5, atol=1e-4)
 
 
+RANGES: dict[str, Function] = {
+    "activation": lambda x, c, m: nisa.activation_reduce(np.exp, x, reduce_op=np.add, reduce_res=c, mask=m),
+    "tensor_scalar_reduce": lambda x, c, m: nisa.tensor_scalar_reduce(
+        data=x, op0=np.add, operand0=1.0, reduce_op=np.add, reduce_res=c, mask=m
+    ),
+    "tensor_tensor_scan": lambda x, c, m: nisa.tensor_tensor_scan(x, x, 0.0, np.multiply, np.add, mask=m),
+    "bn_stats": lambda x, c, m: nisa.bn_stats(x, mask=m),
+    "max8": lambda x, c, m: nisa.max8(src=x, mask=m),
+    "nc_find_index8": lambda x, c, m: nisa.nc_find_index8(data=x, vals=x[:, 0:8], mask=m),
+    "nc_match_replace8": lambda x, c, m: nisa.nc_match_replace8(data=x, vals=x[:, 0:8], imm=0.0, mask=m),
+    "range_select": lambda x, c, m: nisa.range_select(
+        on_true_tile=x,
+        comp_op0=np.greater,
+        comp_op1=np.less,
+        bound0=c,
+        bound1=c,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        reduce_res=nl.copy(c),
+        mask=m,
+    ),
+    "select_reduce": lambda x, c, m: nisa.select_reduce(
+        dst=nl.copy(x),
+        predicate=nl.greater(x, 0.0, dtype=nl.uint8),
+        on_true=x,
+        on_false=0.0,
+        reduce_res=c,
+        reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        mask=m,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_instructions_along_a_row_take_one_range_of_it(name: str) -> None:
+    def two_ranges(x: Any) -> Any:
+        columns = nl.arange(32)[None, :]
+        return RANGES[name](x, nl.zeros((8, 1), nl.float32), (columns < 10) | (columns > 20))
+
+    with pytest.raises(KernelError, match=rf"nisa\.{name}: the mask leaves several ranges of elements"):
+        run(two_ranges, numbers(0, 8, 32))
+
+
 def test_tensor_partition_reduce_reduces_partitions() -> None:
     x = numbers(1, 100, 6, 4)
     got = run(lambda a: nisa.tensor_partition_reduce(np.add, a), x)

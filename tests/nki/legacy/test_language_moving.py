@@ -167,11 +167,15 @@ def test_stores_of_numbers_columns_and_tiles_of_psum() -> None:
         nl.store(out[0:16, 0:4], value=7.5)
         nl.store(out[16:32, 0:4], nl.load(t[:, 0:1]))
         nl.store(out[32:48, 0:4], nl.copy(nl.load(t), dtype=nl.float32) + nl.zeros((16, 4), nl.float32, buffer=nl.psum))
+        nl.store(out[48:64, 0:4], value=7.5)
+        rows, columns = nl.mgrid[0:16, 0:4]
+        nl.store(out[48 + rows, columns], nl.load(t[:, 0:1]), mask=columns < 2)
 
-    got = store_to((48, 4), move, x)
+    got = store_to((64, 4), move, x)
     assert (got[:16] == 7.5).all()
     np.testing.assert_array_equal(got[16:32], np.broadcast_to(x[:, :1], (16, 4)))
-    np.testing.assert_array_equal(got[32:], x)
+    np.testing.assert_array_equal(got[32:48], x)
+    np.testing.assert_array_equal(got[48:], np.where(np.arange(4) < 2, x[:, :1], np.float32(7.5)))
 
 
 def test_indirect_loads_and_stores_where_the_mask_holds() -> None:

@@ -195,6 +195,34 @@ def test_loop_reduce_without_a_destination() -> None:
     assert_close(kernel(x), x.sum(1))
 
 
+def test_results_of_loop_reduce_have_tiles_of_their_own() -> None:
+    x = numbers(10, 2, 3, 16, 6)
+
+    @jit
+    def kernel(t: Any) -> Any:
+        out, totals = nl.ndarray((2, 16, 6), dtype=t.dtype, buffer=nl.shared_hbm), []
+        for i in range(2):
+            for k in range(3):
+                total = nl.loop_reduce(nl.load(t[i, k]), np.add, [k])
+            totals.append(total)
+        for i in range(2):
+            nl.store(out[i], totals[i])
+        return out
+
+    @jit
+    def on_one_line(t: Any) -> Any:
+        out = nl.ndarray((2, 16, 6), dtype=t.dtype, buffer=nl.shared_hbm)
+        for k in nl.affine_range(3):
+            part = nl.load(t[0, k])
+            total, most = nl.loop_reduce(part, np.add, [k]), nl.loop_reduce(part, np.max, [k])
+        nl.store(out[0], total)
+        nl.store(out[1], most)
+        return out
+
+    assert_close(kernel(x), x.sum(1))
+    assert_close(on_one_line(x), np.stack([x[0].sum(0), x[0].max(0)]))
+
+
 def test_loop_reduce_begins_with_the_first_trip_that_its_mask_leaves() -> None:
     x = numbers(11, 4, 16, 6)
 

@@ -50,6 +50,20 @@ def test_instances_of_a_grid_share_the_outputs() -> None:
         number[0]
 
 
+def test_instances_of_a_grid_make_the_same_outputs() -> None:
+    @launching.jit
+    def kernel(x: Any) -> Any:
+        if nl.program_id(0) == 0:
+            first = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+            nl.store(first, nl.load(x))
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nl.load(x))
+        return out
+
+    with pytest.raises(KernelError, match=r"instance \(1,\) of the launch grid makes a tensor \(1, 4\)"):
+        kernel[2](np.zeros((1, 4), np.float32))
+
+
 def test_kernels_call_kernels_with_tiles_and_records() -> None:
     class Sizes(NamedTuple):
         rows: int

@@ -136,6 +136,147 @@ def test_zeros_of_psum_are_written_where_something_reads_them() -> None:
     assert names(issued(partly)) == ["memset", "nc_matmul"]
 
 
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        (lambda total, x: total.__iadd__(x), X),
+        (lambda total, x: total.__setitem__(..., nl.exp(total)), np.ones_like(X)),
+        (lambda total, x: total[:, 0:3].__iadd__(x[:, 0:3]), np.where(np.arange(6) < 3, X, 0)),
+    ],
+)
+def test_zeros_of_psum_are_read_by_the_instruction_that_overwrites_them(
+    change: Callable[[Any, Any], Any], wanted: Any
+) -> None:
+    @jit
+    def kernel(t: Any) -> Any:
+        out = nl.ndarray((8, 6), nl.float32, buffer=nl.shared_hbm)
+        total = nl.zeros((8, 6), nl.float32, buffer=nl.psum)
+        change(total, nl.load(t))
+        nl.store(out, total)
+        return out
+
+    assert_close(kernel(X), wanted)
+
+
+def test_masked_parts_read_what_the_tile_held_before() -> None:
+    @jit
+    def kernel(t: Any) -> Any:
+        x, out = nl.load(t), nl.ndarray((8, 6), nl.float32, buffer=nl.shared_hbm)
+        columns = nl.arange(6)[None, :]
+        x[...] = nl.subtract(x, x[:, 0:1], mask=(columns < 2) | (columns > 3))
+        nl.store(out, x)
+        return out
+
+    assert_close(kernel(X), np.where(np.isin(np.arange(6), (2, 3)), X, X - X[:, 0:1]))
+
+
+def test_a_masked_index_may_leave_its_tile_while_zeros_wait() -> None:
+    @jit
+    def kernel(t: Any) -> Any:
+        out, x = nl.ndarray((8, 4), nl.float32, buffer=nl.shared_hbm), nl.load(t)
+        nl.zeros((8, 6), nl.float32, buffer=nl.psum)
+        rows, columns = nl.mgrid[0:8, 0:6]
+        made = nl.ndarray((8, 4), nl.float32)
+        made[rows, columns] = nl.exp(x, mask=columns < 4)
+        nl.store(out, made)
+        return out
+
+    assert_close(kernel(X), np.exp(X[:, :4]))
+
+
+def test_a_mask_takes_the_same_elements_of_operands_in_two_shapes() -> None:
+    @jit
+    def kernel(t: Any) -> Any:
+        x, out = nl.load(t), nl.ndarray((8, 3, 2), nl.float32, buffer=nl.shared_hbm)
+        made = nl.full((8, 3, 2), -9.0, nl.float32)
+        _, group, _ = nl.mgrid[0:8, 0:3, 0:2]
+        made[...] = nl.add(x.reshape((8, 3, 2)), x.reshape((8, 2, 3)), mask=group < 2)
+        nl.store(out, made)
+        return out
+
+    wanted = 2 * X.reshape(8, 3, 2)
+    wanted[:, 2] = -9
+    assert_close(kernel(X), wanted)
+
+
+def _assign(x: Any) -> Any:
+    made = nl.exp(x)
+    x[...] = made
+    x[...] = 0.0
+    return made
+
+
+def _assign_and_change(x: Any) -> Any:
+    kept = nl.ndarray((8, 6), nl.float32)
+    made = nl.exp(x)
+    kept[...] = made
+    made += 1.0
+    return nl.subtract(made, kept)
+
+
+def _assign_in_another_format(x: Any) -> Any:
+    small = nl.ndarray((8, 6), nl.bfloat16)
+    made = nl.exp(x)
+    small[...] = made
+    return nl.copy(made)
+
+
+def _assign_where_a_mask_holds(x: Any) -> Any:
+    kept = nl.ndarray((8, 4), nl.float32)
+    rows, columns = nl.mgrid[0:8, 0:6]
+    made = nl.exp(x, mask=columns < 4)
+    kept[rows, columns] = made
+    return nl.copy(made[:, 0:4])
+
+
+def _repeat_what_reads_zeros(x: Any) -> Any:
+    kept = nl.ndarray((8, 6), nl.bfloat16)
+    zeros = nl.zeros((8, 6), nl.float32, buffer=nl.psum)
+    made = nl.add(zeros, x)
+    kept[...] = made
+    return nl.copy(made)
+
+
+def _add_to_a_sum(x: Any) -> Any:
+    total = nl.zeros((6, 6), nl.float32, buffer=nl.psum)
+    product = nisa.nc_matmul(x, x)
+    total += product
+    total += nisa.nc_matmul(x, x)
+    return nl.subtract(total, product)
+
+
+def _assign_a_sum(x: Any) -> Any:
+    nl.zeros((6, 6), nl.float32, buffer=nl.psum)
+    total = nl.ndarray((6, 6), nl.float32, buffer=nl.psum)
+    product: Any = nisa.nc_matmul(x, x)
+    total[...] = product
+    product += nisa.nc_matmul(x, x)
+    return nl.add(product, total)
+
+
+@pytest.mark.parametrize(
+    ("use", "wanted"),
+    [
+        (_assign, np.exp(X)),
+        (_assign_and_change, np.ones_like(X)),
+        (_assign_in_another_format, np.exp(X)),
+        (_assign_where_a_mask_holds, np.exp(X[:, :4])),
+        (_repeat_what_reads_zeros, X),
+        (_add_to_a_sum, X.T @ X),
+        (_assign_a_sum, 3 * X.T @ X),
+    ],
+)
+def test_a_result_that_was_assigned_keeps_its_numbers(use: Callable[[Any], Any], wanted: Any) -> None:
+    @jit
+    def kernel(t: Any) -> Any:
+        made = use(nl.load(t))
+        out = nl.ndarray(made.shape, nl.float32, buffer=nl.shared_hbm)
+        nl.store(out, made)
+        return out
+
+    np.testing.assert_allclose(kernel(X), wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_accumulated_products_are_right() -> None:
     @jit
     def kernel(t: Any) -> Any:

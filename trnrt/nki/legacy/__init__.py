@@ -9,6 +9,7 @@ docs/legacy.md has the choices where that is silent, and which of its errors are
 ``windows``     parts of tensors
 ``slicing``     slices that a mask cuts off
 ``splitting``   instructions on too many dimensions
+``operators``   Python's operators on tiles
 ``annotating``  annotations, and tensors without data
 ``tiles``       tensors and tiles, results that wait for their destination
 ``assigning``   ``t[...] = value``

@@ -23,7 +23,7 @@ _STARTS = {32: (0, 32, 64, 96), 64: (0, 64), 128: (0,)}
 
 @dataclass(frozen=True)
 class Allocation:
-    """What ``buffer=`` of ``nl.ndarray`` takes beside a memory. ``place``: the address of a tile, by its block's
+    """A memory and addresses in it, for ``buffer=`` of ``nl.ndarray``. ``place``: the address of a tile, by its block's
     indices, its partitions, and its bytes a partition; None leaves it to the allocator."""
 
     region: MemoryRegion
@@ -130,7 +130,7 @@ def _require_bank_start(what: str, start: int, byte: int) -> None:
 
 
 def _place(func: Callable[..., Any], block: tuple[int, ...], partitions: int, size: int) -> Any:
-    """What the kernel's function answers. Its parameters have names that functools.partial may have to step over."""
+    """Call the kernel's function: by its parameters' names, as functools.partial may have bound some of them."""
     given = {"idx": block, "pdim_size": partitions, "fdim_size": size}
     try:
         named = given.keys() <= signature(func).parameters.keys()

@@ -10,7 +10,7 @@ from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds
 from trnrt.nki.legacy.session import active_session
 from trnrt.nki.legacy.tiles import FUNCTIONS, SCALARS, SMALL_FLOATS, Pending, Tile, reshape_target
-from trnrt.nki.legacy.windows import repeat
+from trnrt.nki.legacy.windows import is_same_window, repeat
 from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.machine.rules.access import start_problem
 from trnrt.nki.sim import isa
@@ -26,7 +26,7 @@ def assign(target: Tile, value: Any) -> Tile:
 def _write(target: Tile, value: Any) -> None:
     """The instruction that makes the value writes to the target, or the value is copied."""
     session = active_session("an assignment")
-    if isinstance(value, Tile) and not isinstance(value, Pending) and _is_same(target, value):
+    if isinstance(value, Tile) and not isinstance(value, Pending) and is_same_window(target._view, value._view):
         return  # the end of ``t[...] += x``, which has written already
     if not target.on_chip:
         raise KernelError(
@@ -90,17 +90,6 @@ def _fill(view: NkiTensor, value: Any) -> None:
 
 def _refuse_sizes(target: Tile, value: Tile) -> NoReturn:
     raise KernelError(f"a tile of shape {value.shape} is assigned to one of shape {target.shape}; sizes must agree")
-
-
-def _is_same(one: Tile, other: Tile) -> bool:
-    a, b = one._view, other._view
-    return (a.storage is b.storage, a.shape, a.strides, a.offset, a.cast) == (
-        True,
-        b.shape,
-        b.strides,
-        b.offset,
-        b.cast,
-    )
 
 
 FUNCTIONS["assign"] = assign

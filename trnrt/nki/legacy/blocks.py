@@ -155,7 +155,7 @@ def _variable_name(source: Source, line: int) -> str:
 
 
 def as_allocation(buffer: Any) -> Allocation:
-    """What ``buffer=`` names: a memory, ``ncc.sbuf`` or ``ncc.psum``, or addresses; SBUF if it is None."""
+    """The allocation that ``buffer=`` names: a memory, ``ncc.sbuf`` or ``ncc.psum``, or addresses; SBUF for None."""
     if buffer is None:
         return Allocation(MemoryRegion.sbuf)
     if isinstance(buffer, Allocation):

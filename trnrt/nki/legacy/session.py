@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.dtypes import DType
-from trnrt.nki.machine.program import MemoryRegion, Source
+from trnrt.nki.machine.program import Instruction, MemoryRegion, Source
 from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import Tracer
@@ -106,6 +106,16 @@ class Session:
         finally:
             self.tracer.place = before
 
+    @contextmanager
+    def insert_at(self, instruction: Instruction, *, after: bool) -> Iterator[None]:
+        """Put the instructions issued inside before one of the program, or after it."""
+        issued = self.tracer.program.instructions
+        count = len(issued)
+        yield
+        made = issued[count:]
+        at = next(at for at in reversed(range(count)) if issued[at] is instruction) + after
+        issued[at:] = [*made, *issued[at:count]]
+
     def allocate(
         self,
         shape: Sequence[int],
@@ -122,7 +132,14 @@ class Session:
         number, self.outputs = self.outputs, self.outputs + 1
         if number == len(self.shared):
             self.shared.append(self.tracer.allocate(sizes, dtype, buffer, name, None))
-        return self.shared[number]
+        found = self.shared[number]
+        if (found.shape, found.dtype, found.storage.source) != (sizes, dtype, self.tracer.here()[0]):
+            raise KernelError(
+                f"instance {self.program} of the launch grid makes a tensor {sizes} of {dtype} in HBM where the first "
+                f"instance makes {found.storage}; the instances share these tensors, in order",
+                hint="make the same tensors in each instance, outside conditions on nl.program_id",
+            )
+        return found
 
     def promise_zeros(self, tile: NkiTensor) -> None:
         """Let a new tile of PSUM count as zeros, without writing it yet."""

@@ -19,11 +19,13 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.indexing import Bounds, Index, Mask, regions
+from trnrt.nki.legacy.operators import COMPARISONS, OPERATORS
 from trnrt.nki.legacy.session import Session, active_session
-from trnrt.nki.legacy.splitting import split_ranks
-from trnrt.nki.legacy.windows import Beyond, select
+from trnrt.nki.legacy.splitting import MOST_DIMENSIONS, split_ranks
+from trnrt.nki.legacy.windows import ALL, Beyond, are_plain, is_same_window, require_inside, select
 from trnrt.nki.machine.dtypes import DType, as_dtype, float32, tfloat32
-from trnrt.nki.machine.program import MemoryRegion, Source
+from trnrt.nki.machine.program import Instruction, MemoryRegion, Source
+from trnrt.nki.sim import isa
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.values import MARKER
 
@@ -51,16 +53,7 @@ class Tile:
     @property
     def target(self) -> NkiTensor:
         """The view, to be written as a whole; KernelError if it leaves its tensor."""
-        for dim, size, first, steps in self._beyond:
-            if not size:
-                raise KernelError("an operand whose own mask, x[mask], is False is used", hint="give mask= as well")
-            last = first + sum(max(0, (n - 1) * step) for n, step in zip(self.shape, steps, strict=True))
-            least = first + sum(min(0, (n - 1) * step) for n, step in zip(self.shape, steps, strict=True))
-            if least < 0 or last >= size:
-                raise KernelError(
-                    f"indices {least} to {last} of dimension {dim} leave {self._view.storage}: it has {size} elements",
-                    hint="cut them off by mask=(index < size) in the load, the store and the instructions between",
-                )
+        require_inside(self._view, self._beyond)
         return self._view
 
     @property
@@ -132,11 +125,11 @@ class Tile:
         view = self.window if isinstance(self, Pending) else self._view
         if len(keys) == 1 and isinstance(keys[0], (bool, np.bool_)):
             return self._mask_operand(view, keys[0])
-        if not self._beyond and _are_plain(keys, view.shape):
-            return Tile(view if keys.count(_ALL) == len(keys) else view[keys])
+        if not self._beyond and are_plain(keys, view.shape):
+            return Tile(view if keys.count(ALL) == len(keys) else view[keys])
         keys = tuple(one.window if isinstance(one, Tile) else one for one in keys)
         found, beyond = select(view, keys)
-        if self._beyond and found.shape == view.shape:
+        if self._beyond and is_same_window(found, view):
             return Tile(view, self._beyond)
         return Tile(found if not self._beyond else select(self.target, keys)[0], beyond)
 
@@ -225,34 +218,11 @@ class MaskedTile:
     mask: Mask
 
 
-_OPERATORS = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "pow": "power",
-    "mod": "mod",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "lshift": "left_shift",
-    "rshift": "right_shift",
-}
-_COMPARISONS = {
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-    "eq": "equal",
-    "ne": "not_equal",
-}
-
-
 def _add_operators() -> None:
     """Give tiles Python's operators."""
-    for special, name in (*_OPERATORS.items(), *_COMPARISONS.items()):
+    for special, name in (*OPERATORS.items(), *COMPARISONS.items()):
         setattr(Tile, f"__{special}__", lambda self, other, name=name: self._operate(name, other))
-    for special, name in _OPERATORS.items():
+    for special, name in OPERATORS.items():
         setattr(Tile, f"__r{special}__", lambda self, other, name=name: self._operate(name, other, swapped=True))
         setattr(Tile, f"__i{special}__", lambda self, other, name=name: self._operate_here(name, other))
 
@@ -263,23 +233,16 @@ Emit = Callable[..., object]
 """Issues an instruction: the destination's view, then one operand for each source: a view, a number or None."""
 
 
-_ALL = slice(None)
-
-
-def _are_plain(keys: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
-    """True if keys are integers, and slices that stay inside: most of those in an unrolled kernel."""
-    for one, size in zip(keys, shape, strict=False):
-        if isinstance(one, slice):
-            stop = one.stop
-            if stop is not None and (not isinstance(stop, int) or stop > size):
-                return False
-        elif not isinstance(one, int):
-            return False
-    return len(keys) <= len(shape)
-
-
 _WHOLE: tuple[tuple[None, None], ...] = ((None, None),)
 """The parts of an instruction without a mask."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The tile that a result was assigned to, or added to, by the instructions ``issued``."""
+
+    target: Tile
+    issued: list[Instruction]
 
 
 class Pending(Tile):
@@ -288,9 +251,24 @@ class Pending(Tile):
     ``emit(dst, *sources)`` issues it, once for each region of the mask. ``fold(dst, *sources)`` adds to dst instead.
     ``bounds_of`` gives the bounds of the destination for those of the iteration, the shape that the mask is for.
     ``converts``: the engine rounds its float32 once, to any format; a float32 result can be written in another one.
+    ``once``: it counts twice if it is issued twice.
     """
 
-    __slots__ = ("_converts", "_dtype", "_emit", "_fold", "_place", "_region", "_shape", "_sources", "_waits", "parts")
+    __slots__ = (
+        "_converts",
+        "_dtype",
+        "_emit",
+        "_fold",
+        "_given",
+        "_iteration",
+        "_once",
+        "_place",
+        "_region",
+        "_shape",
+        "_sources",
+        "_waits",
+        "parts",
+    )
 
     def __init__(
         self,
@@ -305,6 +283,7 @@ class Pending(Tile):
         bounds_of: Callable[[Bounds], Bounds] | None = None,
         fold: Emit | None = None,
         converts: bool = False,
+        once: bool = False,
     ) -> None:
         session = active_session("an instruction")
         # Operands that wait are issued now, before this one.
@@ -312,13 +291,15 @@ class Pending(Tile):
         session.flush()
         self._shape = on_chip_shape(shape)
         self._dtype, self._region = dtype, buffer
-        self._emit, self._fold, self._converts = emit, fold, converts
+        self._emit, self._fold, self._converts, self._once = emit, fold, converts, once
+        self._given: _Given | None = None
+        self._iteration = self._shape if iteration is None else tuple(iteration)
         self._waits = True
         self._place: tuple[Source, int] = session.tracer.here()
         if mask is None:
             self.parts: Sequence[tuple[Bounds | None, Bounds | None]] = _WHOLE
         else:
-            found = regions(mask, self._shape if iteration is None else tuple(iteration))
+            found = regions(mask, self._iteration)
             self.parts = [(one, one if one is None or bounds_of is None else bounds_of(one)) for one in found]
         self._beyond = ()
         session.pending = self
@@ -350,7 +331,33 @@ class Pending(Tile):
     def target_of_read(self) -> NkiTensor:
         """The tile of its own, which the instruction fills now if it still waits."""
         self.issue()
+        if self._given is not None:
+            self._view, self._given = self._keep(self._given), None
         return self._view
+
+    def _keep(self, given: _Given) -> NkiTensor:
+        """A tile of its own for a result that was assigned to another tile, and is used again: filled at that place of
+        the program, as the other tile may have changed since."""
+        session = active_session("an instruction")
+        repeats = self._fold is not None or given.target.format != self.format
+        if repeats and self._once:
+            raise KernelError(
+                "a result that adds up is assigned to a tile of another format, and used again",
+                hint="assign it to a tile of its own format first, and copy that",
+            )
+        with session.write_at(self._place):
+            own = self.allocate()
+            if not given.issued:
+                return own
+            with session.insert_at(given.issued[0 if repeats else -1], after=not repeats):
+                self._issue_parts(Tile(own), self._emit) if repeats else self._copy_parts(given.target, Tile(own))
+        return own
+
+    def _copy_parts(self, source: Tile, target: Tile) -> None:
+        for _, bounds in self.parts:
+            given, kept = (source, target) if bounds is None else (source.narrow(bounds), target.narrow(bounds))
+            for part, (numbers,) in split_ranks(kept.target, [given.target]):
+                isa.tensor_copy(part, numbers)
 
     def issue(self) -> None:
         """Give the result a tile of its own, if the instruction still waits."""
@@ -362,6 +369,7 @@ class Pending(Tile):
                     self._explain(error)
                     raise
             self._issue_into(Tile(self._view), self._emit)
+            self._given = None
 
     def allocate(self) -> NkiTensor:
         """The tile of its own."""
@@ -373,7 +381,7 @@ class Pending(Tile):
         near = target.buffer is self.buffer or (self.buffer is MemoryRegion.sbuf and not self._loads)
         same = target.format == self.format or (self._converts and self.format is float32)
         dst = reshape_target(target, self._shape) if self._waits and same and target.on_chip and near else None
-        if dst is None:
+        if dst is None or self._disturbs(dst):
             return False
         self._issue_into(dst, self._emit)
         return True
@@ -387,6 +395,16 @@ class Pending(Tile):
             self._issue_into(dst, self._fold, folds=True)
         return dst is not None
 
+    def _disturbs(self, target: Tile) -> bool:
+        """True if it is issued in parts, and one of them would overwrite in ``target`` the numbers that others read."""
+        if len(self.parts) == 1 and len(self._shape) <= MOST_DIMENSIONS:
+            return False
+        in_place = all(source == bounds for source, bounds in self.parts)
+        read = [one._view for one in self._sources if isinstance(one, Tile)]
+        return any(
+            one.storage is target._view.storage and not (in_place and is_same_window(one, target._view)) for one in read
+        )
+
     @property
     def _loads(self) -> bool:
         """True if DMA fills the tile, which does not reach PSUM."""
@@ -399,18 +417,23 @@ class Pending(Tile):
         before, session.tracer.place = session.tracer.place, self._place
         try:
             if session.zeros:
-                self._settle_zeros(session, target.target, folds=folds)
-            rank = 0 if self.parts is _WHOLE else self._iteration_rank()
-            for source, bounds in self.parts:
-                dst = target if bounds is None else target.narrow(bounds)
-                operands = [narrow_operand(one, source, rank) for one in self._sources]
-                for part, own in split_ranks(dst.target, operands):
-                    emit(part, *own)
+                self._settle_zeros(session, target, folds=folds)
+            issued = session.tracer.program.instructions
+            count = len(issued)
+            self._issue_parts(target, emit)
+            self._given = _Given(target, issued[count:])
         except KernelError as error:
             self._explain(error)
             raise
         finally:
             session.tracer.place = before
+
+    def _issue_parts(self, target: Tile, emit: Emit) -> None:
+        for source, bounds in self.parts:
+            dst = target if bounds is None else target.narrow(bounds)
+            operands = [narrow_operand(one, source, self._iteration) for one in self._sources]
+            for part, own in split_ranks(dst.target, operands):
+                emit(part, *own)
 
     def _explain(self, error: KernelError) -> None:
         """Make an error name the line of this instruction, which is issued later, and its result."""
@@ -420,16 +443,17 @@ class Pending(Tile):
                 "dst is the result of the instruction, in the format dtype=, or the tile that it is assigned to"
             )
 
-    def _settle_zeros(self, session: Session, target: NkiTensor, *, folds: bool) -> None:
-        """Write the zeros that the target's tile counts as, unless the instruction overwrites or adds to all of it."""
-        whole = (None, None) in self.parts
-        if whole and (not folds or session.covers_zeros(target)):
-            session.forget_zeros(target)
+    def _settle_zeros(self, session: Session, target: Tile, *, folds: bool) -> None:
+        """Write the zeros that tiles count as: the sources', and the target's unless all of it is overwritten or added
+        to."""
+        for one in self._sources:
+            if isinstance(one, Tile):
+                session.fill_zeros(one._view)
+        view, whole = target._view, (None, None) in self.parts
+        if whole and (not folds or session.covers_zeros(view)):
+            session.forget_zeros(view)
         else:
-            session.fill_zeros(target)
-
-    def _iteration_rank(self) -> int:
-        return next((len(source) for source, _ in self.parts if source is not None), 0)
+            session.fill_zeros(view)
 
 
 def _settle(operand: Any) -> Any:
@@ -439,21 +463,27 @@ def _settle(operand: Any) -> Any:
     return float(operand) if isinstance(operand, SMALL_FLOATS) else operand
 
 
-def narrow_operand(value: Any, bounds: Bounds | None, rank: int) -> Any:
-    """An operand of an instruction on a part of the elements: a window, an index expression, or what it is."""
+def narrow_operand(value: Any, bounds: Bounds | None, shape: tuple[int, ...]) -> Any:
+    """An operand of an instruction on a part of the elements of ``shape``: a window, an index expression, or what it
+    is."""
     if isinstance(value, Index):
         return value if bounds is None else value.narrow(bounds)
     if not isinstance(value, Tile):
         return value
     if bounds is None:
         return value.window
-    if value.ndim == rank:
+    if value.ndim == len(shape):
+        if type(value) is Tile and any(n not in (1, size) for n, size in zip(value.shape, shape, strict=True)):
+            shaped = reshape_target(value, shape)
+            value = value if shaped is None else shaped
         return value.narrow(bounds).window
     return value.narrow(bounds[:1]).window  # a column, or a tile of another rank, has its partitions in common
 
 
 def reshape_target(target: Tile, shape: tuple[int, ...]) -> Tile | None:
     """The target in the shape of the result; None if it has other sizes, or no view of that shape."""
+    if isinstance(target, Pending):
+        target = Tile(target.target_of_read())
     if target.shape == shape:
         return target
     try:

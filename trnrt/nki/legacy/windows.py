@@ -20,7 +20,7 @@ Window = tuple[NkiTensor, tuple[Beyond, ...]]
 """A view, and the dimensions of its tensor that it leaves."""
 
 
-_ALL = slice(None)
+ALL = slice(None)
 
 
 def select(view: NkiTensor, key: Any) -> Window:
@@ -108,7 +108,7 @@ def _select_by_expressions(view: NkiTensor, keys: Sequence[Any]) -> Window:
                     strides[k] += step * stride
         elif isinstance(item, int) and 0 <= item < size:
             offset += item * stride
-        elif isinstance(item, slice) and item == _ALL:
+        elif isinstance(item, slice) and item == ALL:
             (before if dim < at and adjacent else after).append((size, stride))
         elif isinstance(item, slice):
             part = view[(slice(None),) * dim + (item,)]
@@ -233,3 +233,36 @@ def repeat(view: NkiTensor, shape: tuple[int, ...]) -> NkiTensor:
         raise KernelError(f"a tile of shape {view.shape} can't be repeated to {shape}: only sizes of 1 can")
     strides = tuple(0 if a != b else s for a, b, s in zip(view.shape, shape, view.strides, strict=True))
     return replace(view, shape=shape, strides=strides)
+
+
+def is_same_window(one: NkiTensor, other: NkiTensor) -> bool:
+    """True if both are the same elements of one tensor, in the same order and format."""
+    if one.storage is not other.storage:
+        return False
+    return (one.shape, one.strides, one.offset, one.cast) == (other.shape, other.strides, other.offset, other.cast)
+
+
+def are_plain(keys: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
+    """True if keys are integers, and slices that stay inside: most of those in an unrolled kernel."""
+    for one, size in zip(keys, shape, strict=False):
+        if isinstance(one, slice):
+            stop = one.stop
+            if stop is not None and (not isinstance(stop, int) or stop > size):
+                return False
+        elif not isinstance(one, int):
+            return False
+    return len(keys) <= len(shape)
+
+
+def require_inside(view: NkiTensor, beyond: Sequence[Beyond]) -> None:
+    """KernelError if a window leaves its tensor; ``beyond``: the dimensions that its indices leave."""
+    for dim, size, first, steps in beyond:
+        if not size:
+            raise KernelError("an operand whose own mask, x[mask], is False is used", hint="give mask= as well")
+        last = first + sum(max(0, (n - 1) * step) for n, step in zip(view.shape, steps, strict=True))
+        least = first + sum(min(0, (n - 1) * step) for n, step in zip(view.shape, steps, strict=True))
+        if least < 0 or last >= size:
+            raise KernelError(
+                f"indices {least} to {last} of dimension {dim} leave {view.storage}: it has {size} elements",
+                hint="cut them off by mask=(index < size) in the load, the store and the instructions between",
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnrt.nki.legacy.instructions.issuing import instruction, require_result
+from trnrt.nki.legacy.instructions.issuing import instruction, parts_of, require_one_range, require_result
 from trnrt.nki.legacy.lang.common import as_operator, require_operand, require_tile, result_format
 from trnrt.nki.legacy.tiles import Pending
 from trnrt.nki.machine import modes
@@ -40,7 +40,11 @@ def activation(
         isa.activation(dst, op, a, b, factor, reduce_res=total, **more)
 
     sources = (data, bias, scale, result)
-    return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=True)
+    once = reduce_cmd in (modes.reduce_cmd.reduce, modes.reduce_cmd.load_reduce)
+    made = Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=True, once=once)
+    if reduce_cmd not in (modes.reduce_cmd.idle, modes.reduce_cmd.reduce):
+        require_one_range(what, parts_of(made))
+    return made
 
 
 def activation_reduce(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnrt.nki.legacy.instructions.issuing import as_column, instruction
+from trnrt.nki.legacy.instructions.issuing import as_column, instruction, parts_of, require_one_range
 from trnrt.nki.legacy.lang.common import (
     as_operator,
     broadcast_shape,
@@ -157,7 +157,9 @@ def tensor_tensor_scan(
         isa.tensor_tensor_scan(dst, a, b, start, first, second, reverse0, reverse1)
 
     sources = (data0, data1, initial)
-    return Pending(data0.shape, result_format(dtype, data0, data1), emit, sources, mask=mask, converts=True)
+    made = Pending(data0.shape, result_format(dtype, data0, data1), emit, sources, mask=mask, converts=True)
+    require_one_range(what, parts_of(made))
+    return made
 
 
 @instruction

@@ -1,4 +1,4 @@
-"""What the functions of nisa share: operands, and instructions that write to tiles which the kernel names."""
+"""Operands of nisa's functions, and instructions that write to tiles which the kernel names."""
 
 from __future__ import annotations
 
@@ -108,7 +108,22 @@ def issue_now(
     shape = target.shape if iteration is None else tuple(iteration)
     for bounds in regions(mask, shape):
         part = target if bounds is None else target.narrow(bounds)
-        emit(part.target, *(narrow_operand(one, bounds, len(shape)) for one in given))
+        emit(part.target, *(narrow_operand(one, bounds, shape) for one in given))
+
+
+def require_one_range(what: str, regions: Sequence[Bounds | None]) -> None:
+    """KernelError if a mask leaves two ranges of a partition to an instruction that goes through it from end to end."""
+    rows = [bounds[0] for bounds in regions if bounds is not None]
+    if len(set(rows)) != len(rows):
+        raise KernelError(
+            f"{what}: the mask leaves several ranges of elements in a partition; it must leave one",
+            hint="copy the elements that count to a tile of their own, or overwrite the rest by nl.where",
+        )
+
+
+def parts_of(made: Pending) -> list[Bounds | None]:
+    """The parts of the data that a result's mask leaves."""
+    return [source for source, _ in made.parts]
 
 
 def as_column(operand: Any, op: Operator | None) -> Any:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy.instructions.issuing import as_column, instruction, require_result, row_bounds
+from trnrt.nki.legacy.instructions.issuing import (
+    as_column,
+    instruction,
+    parts_of,
+    require_one_range,
+    require_result,
+    row_bounds,
+)
 from trnrt.nki.legacy.lang.common import as_operator, require_operand, require_tile, result_format
 from trnrt.nki.legacy.lang.reductions import reduce_tile
 from trnrt.nki.legacy.tiles import Pending
@@ -59,7 +66,9 @@ def tensor_scalar_reduce(
         isa.tensor_scalar_reduce(dst, a, op, as_column(b, op), reduces, total, reverse0)
 
     sources = (data, operand0, result)
-    return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=True)
+    made = Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask, converts=True)
+    require_one_range(what, parts_of(made))
+    return made
 
 
 @instruction
@@ -84,18 +93,18 @@ def tensor_partition_reduce(op: Any, data: Any, *, mask: Any = None, dtype: Any 
 def bn_stats(data: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     """Count, mean, and variance times count of the even and of the odd elements of each partition: ``[P, 6]``."""
     data = require_tile("nisa.bn_stats", data, "data")
-    return _statistics(data, isa.bn_stats, _STATISTICS, mask, dtype)
+    return _statistics("nisa.bn_stats", data, isa.bn_stats, _STATISTICS, mask, dtype)
 
 
 @instruction
 def bn_aggr(data: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     """Mean and variance of each partition from the results of ``bn_stats``: ``[P, 2]``."""
     data = require_tile("nisa.bn_aggr", data, "data")
-    return _statistics(data, isa.bn_aggr, _MOMENTS, mask, dtype)
+    return _statistics("nisa.bn_aggr", data, isa.bn_aggr, _MOMENTS, mask, dtype)
 
 
-def _statistics(data: Any, emit: Any, size: int, mask: Any, dtype: Any) -> Pending:
-    return Pending(
+def _statistics(what: str, data: Any, emit: Any, size: int, mask: Any, dtype: Any) -> Pending:
+    made = Pending(
         (data.shape[0], size),
         result_format(dtype, data),
         emit,
@@ -104,3 +113,5 @@ def _statistics(data: Any, emit: Any, size: int, mask: Any, dtype: Any) -> Pendi
         iteration=data.shape,
         bounds_of=row_bounds(size),
     )
+    require_one_range(what, parts_of(made))
+    return made

@@ -15,7 +15,9 @@ from trnrt.nki.legacy.instructions.issuing import (
     instruction,
     issue_now,
     merge_free,
+    parts_of,
     require_free_size,
+    require_one_range,
     require_result,
     row_bounds,
 )
@@ -34,7 +36,7 @@ _CORE = 16  # partitions that one GpSimd core is connected to
 def max8(*, src: Any, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
     """The 8 largest values of each partition, descending: ``[P, 8]``."""
     src = require_tile("nisa.max8", src, "src")
-    return Pending(
+    made = Pending(
         (src.shape[0], _FOUND),
         result_format(dtype, src),
         lambda dst, a: isa.max8(dst, merge_free(a)),
@@ -43,6 +45,8 @@ def max8(*, src: Any, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
         iteration=src.shape,
         bounds_of=row_bounds(_FOUND),
     )
+    require_one_range("nisa.max8", parts_of(made))
+    return made
 
 
 @instruction
@@ -55,7 +59,7 @@ def nc_find_index8(*, data: Any, vals: Any, mask: Any = None, dtype: Any = None,
     def emit(dst: NkiTensor, a: NkiTensor, values: NkiTensor) -> None:
         isa.nc_find_index8(dst, merge_free(a), values)
 
-    return Pending(
+    made = Pending(
         (data.shape[0], _FOUND),
         index_format(dtype, "uint32"),
         emit,
@@ -64,6 +68,8 @@ def nc_find_index8(*, data: Any, vals: Any, mask: Any = None, dtype: Any = None,
         iteration=data.shape,
         bounds_of=row_bounds(_FOUND),
     )
+    require_one_range(what, parts_of(made))
+    return made
 
 
 @instruction
@@ -79,7 +85,9 @@ def nc_match_replace8(
         isa.nc_match_replace8(dst, a, values, float(imm), found)
 
     sources = (data, Rows(vals.window), None if places is None else Rows(places.window))
-    return Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask)
+    made = Pending(data.shape, result_format(dtype, data), emit, sources, mask=mask)
+    require_one_range(what, parts_of(made))
+    return made
 
 
 @instruction

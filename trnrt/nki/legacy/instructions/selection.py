@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from trnrt.nki.errors import KernelError
-from trnrt.nki.legacy.indexing import Index, Mask
+from trnrt.nki.legacy.indexing import Index, Mask, regions
 from trnrt.nki.legacy.instructions.issuing import (
     FLOAT32_MIN,
     as_column,
     as_integers,
     instruction,
     issue_now,
+    parts_of,
+    require_one_range,
     require_result,
 )
 from trnrt.nki.legacy.lang.common import as_operator, require_operand, require_tile, result_format
@@ -111,7 +113,10 @@ def range_select(
 
     if data.ndim != 2 and mask is not None:
         raise KernelError(f"{what}: mask of a tile of {data.ndim} dimensions, {data.shape}; give it one of 2")
-    return Pending(data.shape, result_format(dtype, data), emit, (data, *bounds, result, count), mask=mask)
+    made = Pending(data.shape, result_format(dtype, data), emit, (data, *bounds, result, count), mask=mask)
+    if result is not None:
+        require_one_range(what, parts_of(made))
+    return made
 
 
 @instruction
@@ -139,6 +144,8 @@ def select_reduce(
         more = {"reduce_res": total, "reduce_cmd": reduce_cmd, "reduce_op": reduces}
         isa.select_reduce(made, as_integers(choice), a, as_column(b, _ADD), reverse_pred=reverse_pred, **more)
 
+    if result is not None:
+        require_one_range(what, regions(mask, target.shape))
     issue_now(target, emit, (chosen, data, other, result), mask)
 
 

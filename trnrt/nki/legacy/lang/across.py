@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.lang.common import as_operator, require_tile, result_format, spread
 from trnrt.nki.legacy.lang.movement import copy
 from trnrt.nki.legacy.lang.program import LoopIndex
-from trnrt.nki.legacy.session import active_session, instance
+from trnrt.nki.legacy.session import Place, active_session, instance
 from trnrt.nki.legacy.tiles import Pending, Tile
 from trnrt.nki.machine.dtypes import Array, DType
 from trnrt.nki.machine.operators import Operator
@@ -44,7 +45,7 @@ def loop_reduce(x: Any, op: Any, loop_indices: Any, *, dtype: Any = None, mask: 
 class LoopReduction(Pending):
     """The result of ``loop_reduce``: in its destination, or in one tile for all trips of a loop."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("_run", "_trip")
 
     def __init__(self, x: Tile, op: Operator, indices: tuple[int, ...], dtype: DType, mask: Any) -> None:
         session = active_session("nl.loop_reduce")
@@ -52,7 +53,8 @@ class LoopReduction(Pending):
         key = min(loops) if loops else session.tracer.here()
         run = session.runs.setdefault(key, Run(counted=bool(loops)))
         assert isinstance(run, Run)
-        self._run, trip = run, tuple(int(one) for one in indices)
+        self._run, self._trip = run, tuple(int(one) for one in indices)
+        trip = self._trip
 
         def emit(dst: NkiTensor, a: NkiTensor) -> None:
             if run.begins(dst, trip):
@@ -60,14 +62,17 @@ class LoopReduction(Pending):
             else:
                 isa.tensor_tensor(dst, dst, spread(a, dst.shape), op)
 
-        super().__init__(x.shape, dtype, emit, (x,), mask=mask, converts=True)
+        super().__init__(x.shape, dtype, emit, (x,), mask=mask, converts=True, once=True)
 
     def allocate(self) -> NkiTensor:
-        """The tile of the loop that a result without a destination goes to."""
-        found = self._run.tiles.get(self._place)
-        if found is None:
-            found = self._run.tiles[self._place] = super().allocate()
-        return found
+        """The tile of the loop that a result without a destination goes to: a line that has several results in a trip
+        gives each its own."""
+        number = self._run.given[self._place, self._trip]
+        self._run.given[self._place, self._trip] += 1
+        place = self._place, number
+        if place not in self._run.tiles:
+            self._run.tiles[place] = super().allocate()
+        return self._run.tiles[place]
 
 
 @dataclass
@@ -75,11 +80,13 @@ class Run:
     """A loop, from its first trip to its last. ``counted``: its index tells its runs apart, so that ``trip`` needn't.
 
     ``windows``: those that it has written, each with its trips. ``tiles``: of results without a destination.
+    ``given``: how many of these a line has had in a trip.
     """
 
     counted: bool
     windows: dict[Window, set[tuple[int, ...]]] = field(default_factory=dict)
-    tiles: dict[Any, NkiTensor] = field(default_factory=dict)
+    tiles: dict[tuple[Place, int], NkiTensor] = field(default_factory=dict)
+    given: Counter[tuple[Place, tuple[int, ...]]] = field(default_factory=Counter)
 
     def begins(self, dst: NkiTensor, trip: tuple[int, ...]) -> bool:
         """True for the first trip that writes to ``dst``, which it overwrites."""

@@ -41,7 +41,7 @@ def binary(name: str, x: Any, y: Any, *, dtype: Any = None, mask: Any = None) ->
 
 
 def describe_binary(name: str) -> str:
-    """What ``nl.<name>`` issues, for its docstring."""
+    """Name the instructions of a function of two operands, for its docstring."""
     op = OPERATORS.get(name)
     how = {
         "divide": "the reciprocal of y, times x",
@@ -53,7 +53,7 @@ def describe_binary(name: str) -> str:
 
 
 def describe_unary(name: str) -> str:
-    """What ``nl.<name>`` issues, for its docstring."""
+    """Name the instructions of a function of one tile, for its docstring."""
     if name in _OF_TODAY:
         return "Each element of a tile: several instructions, for numbers of any size."
     return f"Each element of a tile: {'reciprocal' if name == 'reciprocal' else 'activation'}."

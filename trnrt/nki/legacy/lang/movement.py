@@ -95,7 +95,8 @@ def store(dst: Any, value: Any, *, mask: Any = None, **_: Any) -> None:
     for bounds in found:
         assert bounds is not None
         part = value.narrow(bounds) if value.ndim == dst.ndim else value.narrow(bounds[:1])
-        isa.dma_copy(dst.narrow(bounds).target, part.window)
+        goal = dst.narrow(bounds)
+        isa.dma_copy(goal.target, _in_shape_of(goal, part.window))
 
 
 def _in_shape_of(dst: Tile, value: NkiTensor) -> NkiTensor:
