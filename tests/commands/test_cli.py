@@ -157,6 +157,21 @@ def test_a_verb_that_is_none_names_those_like_it(arguments: list[str], message: 
     assert outcome.err.splitlines()[-1] == f"Error: {message}"
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--batch", "x", "'x' is not a valid whole number."),
+        ("--batch", "0", "0 is not in the range x>=1."),
+        ("--min-score", "x", "'x' is not a valid number."),
+        ("--min-score", "nan", "nan is not a number."),
+    ],
+)
+def test_a_number_that_is_none_or_out_of_range(flag: str, value: str, message: str) -> None:
+    outcome = trnrt("run", CNN, flag, value)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.splitlines()[-1] == f"Error: Invalid value for '{flag}': {message}"
+
+
 def test_neuron_is_never_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = trnrt("run", CNN, "--backend", "neuron")
     assert (outcome.code, outcome.out) == (2, "")

@@ -262,15 +262,23 @@ def _kind(hint: Any, declared: Declared) -> tuple[Any, bool]:
     if get_origin(hint) in (list, Sequence):
         return _kind(get_args(hint)[0], declared)[0], True
     if declared.min is not None or declared.max is not None:
-        ranged = click.IntRange if hint is int else _Range
+        ranged = _WholeRange if hint is int else _Range
         return ranged(declared.min, declared.max), False  # type: ignore[arg-type]
     if hint is Path:
         return click.Path(exists=declared.exists, path_type=Path), False
     return (_Members(hint) if issubclass(hint, StrEnum) else hint), False
 
 
+class _WholeRange(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "whole number"
+
+
 class _Range(click.FloatRange):
     """A number within bounds. NaN is not: no comparison with a bound would refuse it."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
