@@ -243,14 +243,9 @@ def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, P
 
 
 def call_document(kernel: str, arguments: str, profile: Profile) -> Document:
-    """A call's prediction; ``kernel`` includes the cores."""
-    return kernel_document(profile) | {"kernel": kernel, "arguments": arguments}
-
-
-def kernel_document(profile: Profile) -> Document:
-    """A kernel's prediction; ``lines`` have their ``code``, stripped."""
+    """A call's prediction; ``kernel`` includes the cores. ``lines`` have their ``code``, stripped."""
     lines = [asdict(use) | {"code": linecache.getline(use.file, use.line).strip()} for use in profile.lines]
-    return prediction_document(profile) | {"lines": lines}
+    return prediction_document(profile) | {"kernel": kernel, "arguments": arguments, "lines": lines}
 
 
 def prediction_document(profile: Profile) -> Document:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trnrt.nki.numbers import agreement_text
 from trnrt.nki.ordering import TIE, Certainty
-from trnrt.report.documents import SCHEMA_VERSION, Document, kernel_document
+from trnrt.report.documents import SCHEMA_VERSION, Document, prediction_document
 from trnrt.report.tables import plain_table
 from trnrt.text import count_text, escape_text, list_text, name_text, range_text
 
@@ -62,7 +62,7 @@ def _comparison_document(found: Comparison, max_slower: float | None) -> Documen
 
 
 def _side_document(side: Side) -> Document:
-    return {"file": str(side.file), "call": side.call} | kernel_document(side.profile)
+    return {"file": str(side.file), "call": side.call} | prediction_document(side.profile)
 
 
 def order_document(order: Order) -> Document:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from trnrt.nki.ordering import Certainty
-from trnrt.report.documents import SCHEMA_VERSION, Document, kernel_document
+from trnrt.report.documents import SCHEMA_VERSION, Document, prediction_document
 from trnrt.report.pairs import agreement_line, order_document, order_lines
 from trnrt.report.tables import plain_table
 from trnrt.text import count_text, ends_text, name_text, one_line, range_text
@@ -48,9 +48,9 @@ def tuned_document(tuned: Tuned, file: str, target: str, level: str, seed: int, 
         "complete": tuned.complete,
         "stopped": tuned.stopped,
         "resumed": tuned.resumed,
-        "best": None if tuned.best is None else {"call": tuned.best_call} | kernel_document(tuned.best),
+        "best": None if tuned.best is None else {"call": tuned.best_call} | prediction_document(tuned.best),
         "default": {"call": tuned.default_call, "reason": tuned.default_reason or None}
-        | ({} if tuned.default is None else kernel_document(tuned.default)),
+        | ({} if tuned.default is None else prediction_document(tuned.default)),
         "order": None if tuned.order is None else order_document(tuned.order),
         "numbers": {
             "compared": tuned.agreements is not None,
