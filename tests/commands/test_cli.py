@@ -118,6 +118,8 @@ def test_a_choice_that_is_none_lists_the_choices(arguments: list[str], choices: 
         ["run", CNN, "--seed", "-1"],
         ["run", CNN, "--logits"],
         ["run", CNN, "--scale", "nan"],
+        ["run", CNN, "--draw", "x.png", "--min-score", "nan"],
+        ["predict", CNN, "--input", SPLIT, "--output", "out", "--engine", "ray", "--replica-cpus", "nan"],
         ["run", CNN, "--mean", "1,x"],
         ["run", CNN, "--scale", "1"],
         ["run", CNN, "--input", "none.npz"],
@@ -139,6 +141,35 @@ def test_a_wrong_request_is_an_error_and_prints_no_result(arguments: list[str]) 
     assert outcome.out == "" or not arguments
     assert "rror" in outcome.err or not arguments
     assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prof"], "No such command 'prof'. Did you mean 'profile'?"),
+        (["nki", "chek"], "No such command 'chek'. Did you mean 'check'?"),
+        (["xyz"], "No such command 'xyz'."),
+    ],
+)
+def test_a_verb_that_is_none_names_those_like_it(arguments: list[str], message: str) -> None:
+    outcome = trnrt(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.splitlines()[-1] == f"Error: {message}"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--batch", "x", "'x' is not a valid whole number."),
+        ("--batch", "0", "0 is not in the range x>=1."),
+        ("--min-score", "x", "'x' is not a valid number."),
+        ("--min-score", "nan", "nan is not a number."),
+    ],
+)
+def test_a_number_that_is_none_or_out_of_range(flag: str, value: str, message: str) -> None:
+    outcome = trnrt("run", CNN, flag, value)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.splitlines()[-1] == f"Error: Invalid value for '{flag}': {message}"
 
 
 def test_neuron_is_never_simulated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,27 @@ def test_inputs_of_a_file(script: Path, tmp_path: Path) -> None:
     assert (outcome.code, "can't read" in outcome.err) == (2, True)
 
 
+def test_inputs_of_a_file_come_before_the_scripts_own_data(tmp_path: Path) -> None:
+    """Of zeros, the numbers of both are equal."""
+    for name, scale in (("first", 1.0), ("second", 2.0)):
+        main = f"\na = np.zeros((128, 256), np.float32)\nadd(a, a, scale={scale})\n"
+        (tmp_path / f"{name}.py").write_text(ADDITIONS + main)
+    files = (tmp_path / "first.py", tmp_path / "second.py")
+    assert compare(*files).code == 0
+    np.savez(tmp_path / "ones.npz", a=np.ones((128, 256)), b=np.ones((128, 256)))  # float64: rounded to float32
+    outcome = compare(*files, "--input", tmp_path / "ones.npz")
+    assert (outcome.code, "2 and 4" in outcome.out) == (1, True)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((64, 1024), "float32"), ((128, 1024), "int32")])
+def test_inputs_of_a_file_in_another_form(script: Path, tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
+    np.savez(tmp_path / "data.npz", a=np.ones(shape, dtype), b=np.ones((128, 1024), np.float32))
+    for arguments in (("compare", "--call-b", SCALED), ("tune", "--space", "TILE=256", "--jobs", "1")):
+        outcome = trnrt("nki", arguments[0], script, "--call", CALL, *arguments[1:], "--input", tmp_path / "data.npz")
+        assert (outcome.code, outcome.out) == (2, "")
+        assert f"data.npz has 'a' as {dtype}{list(shape)}" in outcome.err and "float32[128, 1024]" in outcome.err
+
+
 def test_a_seed_draws_other_numbers(script: Path) -> None:
     def worst(seed: str) -> Any:
         found = compared(script, "--call", CALL, "--call-b", SCALED, "--seed", seed)

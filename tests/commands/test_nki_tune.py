@@ -80,6 +80,12 @@ def test_when_nothing_is_right(script: Path) -> None:
     assert outcome.code == 1 and "3 candidates (all of them), 0 timed, 3 refused" in outcome.out
 
 
+def test_a_reference_that_stops(script: Path) -> None:
+    outcome = tune(script, "--call", CALL, "--space", "TILE=256", "--reference", "broken")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "--reference broken stopped: AttributeError:" in outcome.err and "Traceback" not in outcome.err
+
+
 def test_numbers_that_could_not_be_compared(script: Path) -> None:
     outcome = tune(script, "--call", CALL[:-1] + ", TILE=300)", "--space", "TILE=256")
     assert outcome.code == 0 and re.search(r"^default +can't run", outcome.out, re.MULTILINE)
@@ -103,6 +109,8 @@ def test_a_target_that_was_never_measured_says_so(script: Path) -> None:
         (["--call", CALL], "Missing option '--space'"),
         (["--call", CALL, "--space", "TILE"], "not NAME=value"),
         (["--call", CALL, "--space", "TILES=1"], "no argument 'TILES'"),
+        (["--call", CALL, "--space", "a=1,2"], "can't change 'a': it is a tensor"),
+        (["--call", CALL, "--space", "TILE=256", "--reference", "nothing"], "--reference nothing returned None"),
         (["--space", "TILE=1"], "calls no kernel"),
         (["--call", CALL, "--space", "TILE=1", "--results", "/proc/none/x.jsonl"], "can't keep results in"),
     ],

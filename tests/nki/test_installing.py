@@ -51,6 +51,20 @@ def test_every_module_has_its_name(name: str) -> None:
     assert not parent or getattr(sys.modules[parent], own) is module
 
 
+@pytest.mark.parametrize("name", ["nki.language", "nki.isa"])
+@pytest.mark.usefixtures("simulator")
+def test_a_star_imports_the_names_that_load_on_first_use(name: str) -> None:
+    found: dict[str, object] = {}
+    exec(f"from {name} import *", found)
+    offered = {one for one in load_api().modules[name].names() if hasattr(sys.modules[name], one)}
+    assert {one for one in offered if not one.startswith("_")} - found.keys() == set()
+
+
+@pytest.mark.usefixtures("simulator")
+def test_the_names_of_nki_are_listed() -> None:
+    assert {"jit", "simulate", "isa", "language"} <= set(dir(importlib.import_module("nki")))
+
+
 @pytest.mark.usefixtures("simulator")
 def test_the_names_are_the_simulators_own() -> None:
     nki, nl, nisa = (importlib.import_module(name) for name in NAMES[:3])

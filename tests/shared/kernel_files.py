@@ -41,6 +41,14 @@ def right(a, b):
 
 def wrong(a, b):
     return a - b
+
+
+def nothing(a, b):
+    a + b
+
+
+def broken(a, b):
+    return a.missing
 """
 CALL = "add(f32[128,1024], f32[128,1024])"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,11 +12,12 @@ from trnrt.commands.verbs import argument
 
 if TYPE_CHECKING:
     from trnrt.nki.machine.dtypes import Array
-    from trnrt.nki.machine.program import Program
+    from trnrt.nki.machine.program import Program, Storage
+    from trnrt.nki.pairing import Inputs
 
 SecondScript = Annotated[
     Path | None,
-    argument(metavar="[OTHER]", help="Another file with kernels. By default SCRIPT: name two calls."),
+    argument(metavar="OTHER", help="Another file with kernels. By default SCRIPT: name two calls."),
 ]
 
 
@@ -50,14 +51,14 @@ class Numbers:
         callback=check_finite,
     )
 
-    def reader(self) -> Callable[[Program], list[Array]]:
-        """A function that gives the arrays for a program's tensors, which also reads the file."""
+    def reader(self) -> Inputs:
+        """A function that gives the arrays to run a program on: the file's, else the call's own, else random ones."""
         from functools import partial
 
-        from trnrt.nki.numbers import draw_inputs
+        from trnrt.nki.numbers import fill_inputs
 
         if self.inputs is None:
-            return partial(draw_inputs, seed=self.seed)
+            return partial(fill_inputs, seed=self.seed)
         return partial(_take_arrays, read_arrays(self.inputs), str(self.inputs))
 
 
@@ -145,12 +146,27 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise OptionError(f"can't read {quote(str(path))}: {reason_text(error)}", hint="give an .npz file") from None
 
 
-def _take_arrays(arrays: dict[str, Any], file: str, program: Program) -> list[Array]:
-    """The arrays of a program's tensors, by name; OptionError if the file lacks one."""
+def _take_arrays(arrays: dict[str, Any], file: str, program: Program, _tensors: Sequence[Any]) -> list[Array]:
+    """The arrays of a program's tensors, by name; OptionError if the file lacks one, or has it in another form."""
     from trnrt.errors import OptionError
 
     missing = [storage.name for storage in program.inputs if storage.name not in arrays]
     if missing:
         names = ", ".join(storage.name for storage in program.inputs)
         raise OptionError(f"{file} has no array {missing[0]!r}", hint=f"the tensors of {program.kernel} are {names}")
-    return [arrays[storage.name] for storage in program.inputs]
+    return [_fit_array(arrays[storage.name], file, program.kernel, storage) for storage in program.inputs]
+
+
+def _fit_array(array: Array, file: str, kernel: str, storage: Storage) -> Array:
+    """The array in the tensor's dtype. Floats are rounded to it: a file of numpy has no bfloat16, or 8-bit floats."""
+    from trnrt.errors import OptionError
+
+    wanted = storage.dtype.numpy
+    if array.shape != storage.shape or not (
+        array.dtype == wanted or (storage.dtype.is_float and array.dtype.kind == "f")
+    ):
+        raise OptionError(
+            f"{file} has {storage.name!r} as {array.dtype}{list(array.shape)}",
+            hint=f"{kernel} takes {storage.dtype}{list(storage.shape)}",
+        )
+    return array.astype(wanted, copy=False)

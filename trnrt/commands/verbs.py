@@ -8,6 +8,7 @@ the annotations of every verb takes longer than most of them run.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
@@ -164,6 +165,18 @@ class Verbs(click.Group):
             return None
         return self.commands.get(cmd_name) or self.commands.setdefault(cmd_name, self._declared[cmd_name]())
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb that the arguments begin with; the error about an unknown one names those like it."""
+        name = args[0]
+        if name not in self._declared and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = " or ".join(map(repr, get_close_matches(name, self._declared)))
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {near}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
     def all_verbs(self) -> dict[str, click.Command]:
         """Every verb and group by name."""
         return {name: self.commands.setdefault(name, make()) for name, make in self._declared.items()}
@@ -249,11 +262,30 @@ def _kind(hint: Any, declared: Declared) -> tuple[Any, bool]:
     if get_origin(hint) in (list, Sequence):
         return _kind(get_args(hint)[0], declared)[0], True
     if declared.min is not None or declared.max is not None:
-        ranged = click.IntRange if hint is int else click.FloatRange
+        ranged = _WholeRange if hint is int else _Range
         return ranged(declared.min, declared.max), False  # type: ignore[arg-type]
     if hint is Path:
         return click.Path(exists=declared.exists, path_type=Path), False
     return (_Members(hint) if issubclass(hint, StrEnum) else hint), False
+
+
+class _WholeRange(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "whole number"
+
+
+class _Range(click.FloatRange):
+    """A number within bounds. NaN is not: no comparison with a bound would refuse it."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{found} is not a number.", param, ctx)
+        return found
 
 
 class _Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]

@@ -32,8 +32,8 @@ class Agreement:
     """One result of two kernels: ``result``, ``result[1]`` ..., or the name of an argument that they write.
 
     ``identical``: bit for bit; NaN equals NaN. ``largest``: the largest difference (infinite if only one is finite),
-    at ``index``, where the two values are ``first`` and ``second``; ``ratio``: the largest difference over what is
-    allowed for its element. ``problem``: why they can't be compared, or "".
+    at ``index``, where the two values are ``first`` and ``second``; ``ratio``: the largest of all differences
+    over what is allowed for the element, perhaps at another index. ``problem``: why they can't be compared, or "".
     """
 
     name: str
@@ -55,6 +55,12 @@ def draw_inputs(program: Program, seed: int = 0) -> list[Array]:
     generator = np.random.default_rng(seed)
     rows = max(2, min((storage.shape[0] for storage in program.inputs), default=2))
     return [_draw(generator, storage, rows) for storage in program.inputs]
+
+
+def fill_inputs(program: Program, tensors: Sequence[Any], seed: int = 0) -> list[Array]:
+    """The arrays of a call's ``tensors``, in the program's order; random ones for those without data (``Spec``)."""
+    drawn = draw_inputs(program, seed)
+    return [own if isinstance(own, np.ndarray) else new for own, new in zip(tensors, drawn, strict=True)]
 
 
 def _draw(generator: np.random.Generator, storage: Storage, rows: int) -> Array:
@@ -163,7 +169,11 @@ def agreement_text(found: Agreement) -> str:
     if found.identical:
         return f"{name}: the same bits"
     largest = f"largest difference {found.largest:.6g} at {list(found.index)}: {found.first:.6g} and {found.second:.6g}"
-    share = f"{found.ratio:.2g} times the tolerance" if np.isfinite(found.ratio) else "no difference is allowed there"
+    share = (
+        f"at most {found.ratio:.2g} times the tolerance"
+        if np.isfinite(found.ratio)
+        else "an element that must be equal isn't"
+    )
     return f"{name}: {largest}; {share}"
 
 

@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.level import Level
 from trnrt.nki.loading import Launch, find_launches, loading
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Program
-from trnrt.nki.numbers import Agreement, compare_results, draw_inputs, named_results
+from trnrt.nki.numbers import Agreement, compare_results, fill_inputs, named_results
 from trnrt.nki.ordering import Order, order_profiles
 from trnrt.nki.profiling import Profile, StepUse, profile_programs
 
 _ALIKE = 0.8  # an edited line has most of its characters still
 
-Inputs = Callable[[Program], list[Array]]
+Inputs = Callable[[Program, Sequence[Any]], list[Array]]
+"""Gives the arrays to run a program on; the second argument is the call's tensors: arrays, or ``Spec`` without data."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Comparison:
 class Asking:
     """What to compare: the two files, the calls of each (empty: those of its script), and how.
 
-    ``inputs`` gives the arrays for a program whose call has no data. ``rtol``, ``atol``: None for the dtypes' own.
+    ``inputs`` gives the arrays to run both on. ``rtol``, ``atol``: None for the dtypes' own.
     """
 
     files: tuple[Path, Path]
@@ -88,7 +88,7 @@ class Asking:
     target: str | None = None
     level: Level | str | None = None
     capacity: bool = True
-    inputs: Inputs = draw_inputs
+    inputs: Inputs = fill_inputs
     rtol: float | None = None
     atol: float | None = None
 
@@ -122,13 +122,9 @@ def _take_sides(asking: Asking, which: int, given: Sequence[list[Array]] | None)
 
 def _take_side(file: Path, launch: Launch, inputs: Inputs, given: list[Array] | None) -> tuple[Side, list[Array]]:
     programs = launch.trace()
-    tensors = launch.arrays
     if given is not None:
         _check_same_tensors(programs[0], given, launch)
-        arrays = given
-    else:
-        drawn = inputs(programs[0])
-        arrays = [t if isinstance(t, np.ndarray) else d for t, d in zip(tensors, drawn, strict=True)]
+    arrays = inputs(programs[0], launch.arrays) if given is None else given
     results, problem = None, ""
     try:
         results = named_results(programs, arrays)

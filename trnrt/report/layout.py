@@ -1,14 +1,14 @@
 """The lines and tables of a report, laid out by rich on a terminal.
 
-Elsewhere there are no styles, and what is narrow enough needs no wrapping: ``plain_text`` writes it without rich, whose
-import takes a good part of a short command's time.
+Elsewhere there are no styles, and what is narrow enough needs no wrapping but between words: ``plain_text`` writes it
+without rich, whose import takes a good part of a short command's time.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -91,20 +91,26 @@ def plain_table(
 
 
 def plain_text(parts: Iterable[object], width: int) -> str | None:
-    """Lines and tables as text without styles; None if rich has to wrap or to measure something."""
+    """Lines, wrapped as rich does, and tables as text without styles; None if rich has to wrap a table or a word, or to
+    measure something."""
     found: list[str] = []
     for part in parts:
-        if isinstance(part, Grid):
-            lines = part.lines(width)
-            if lines is None:
-                return None
-            found += lines
-        else:
-            line = _plain(part)
-            if line is None:
-                return None
-            found += [line.rstrip()] if len(line) <= width else wrap(line, width, break_on_hyphens=False)
+        lines = part.lines(width) if isinstance(part, Grid) else _wrap(_plain(part), width)
+        if lines is None:
+            return None
+        found += lines
     return "".join(f"{line}\n" for line in found)
+
+
+def _wrap(line: str | None, width: int) -> list[str] | None:
+    """A line in lines of whole words; None if one is wider than they are, or if it is indented."""
+    if line is None:
+        return None
+    if len(line) <= width:
+        return [line.rstrip()]
+    if line.startswith(" ") or max(map(len, line.split(" "))) > width:
+        return None
+    return textwrap.wrap(line, width, break_on_hyphens=False) or [""]
 
 
 def _plain(part: object) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -285,7 +287,9 @@ def findings_table(findings: Iterable[Finding]) -> Grid:
         )
         for f in findings
     ]
-    return plain_table(("where", "code", "rule", "what is wrong", "instead"), rows, whole=(0,))
+    # A page of a given width may be narrower than a place: kept whole, it would leave no room for the other columns.
+    whole = () if sys.stdout.isatty() or "COLUMNS" in os.environ else (0,)
+    return plain_table(("where", "code", "rule", "what is wrong", "instead"), rows, whole=whole)
 
 
 _FITS = {True: Line("pass", "green"), False: Line("does not fit", "yellow")}

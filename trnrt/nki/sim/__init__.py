@@ -14,6 +14,10 @@ __all__ = ["Kernel", "compiler", "isa", "jit", "language", "simulate", "trace"]
 _MODULES = ("compiler", "isa", "language")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,9 +21,11 @@ from trnrt.nki.loading import Launch, find_launches, import_kernels, loading, so
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Program
 from trnrt.nki.machine.timing import Range, predict_benchmark
-from trnrt.nki.numbers import Agreement, agreement_text, compare_results, draw_inputs, named_results
+from trnrt.nki.numbers import Agreement, agreement_text, compare_results, fill_inputs, named_results
 from trnrt.nki.ordering import Certainty, Order, order_profiles, order_ranges
+from trnrt.nki.pairing import Inputs
 from trnrt.nki.profiling import Profile, profile_programs
+from trnrt.nki.sim.arguments import Spec
 from trnrt.nki.sim.kernel import Kernel, Simulated
 from trnrt.nki.tuning.records import Records, run_key
 from trnrt.nki.tuning.search import search
@@ -41,7 +43,7 @@ class Wish:
 
     ``trials``, ``seconds``: the most candidates, and the most time. ``reference``: a function of the file that computes
     the right numbers; None takes the default candidate's. ``records``: the file of results. ``inputs`` gives the arrays
-    for a program whose call has no data. ``version``: that of trnrt's code, for the key of the results.
+    to run the candidates on. ``version``: that of trnrt's code, for the key of the results.
     """
 
     script: Path
@@ -56,7 +58,7 @@ class Wish:
     seed: int = 0
     jobs: int = 0
     reference: str | None = None
-    inputs: Callable[[Program], list[Array]] = draw_inputs
+    inputs: Inputs = fill_inputs
     rtol: float | None = None
     atol: float | None = None
     version: str = ""
@@ -140,6 +142,8 @@ def start_of(space: Space, launch: Launch) -> tuple[Space, Point]:
     values, start = dict(space.values), []
     for name, listed in space.values.items():
         default = launch.value_of(name)
+        if isinstance(default, (Spec, np.ndarray)):
+            raise OptionError(f"--space can't change {name!r}: it is a tensor of {launch.text}")
         texts = [value_text(value) for value in listed]
         if default is not Parameter.empty and value_text(default) not in texts:
             values[name] = different_values((*listed, default))
@@ -282,11 +286,9 @@ class _Checker:
         return "" if self._right is not None else f"the default can't run: {self.reason}"
 
     def _inputs(self, program: Program) -> list[Array]:
-        """The call's own arrays, or those that the wish gives."""
+        """The arrays that every candidate runs on."""
         if self._arrays is None:
-            drawn = self.wish.inputs(program)
-            given = zip(self.launch.arrays, drawn, strict=True)
-            self._arrays = [own if isinstance(own, np.ndarray) else new for own, new in given]
+            self._arrays = self.wish.inputs(program, self.launch.arrays)
         return self._arrays
 
     def _run_reference(self, name: str, arrays: Sequence[Array]) -> dict[str, Array]:
@@ -298,7 +300,12 @@ class _Checker:
         copies = [array.copy() for array in arrays]
         if isinstance(function, Kernel):
             return named_results(Simulated(function, self.launch.kernel.target).trace(*copies), copies)
-        result = function(*copies)
-        results = result if isinstance(result, tuple) else (result,)
+        try:
+            result = function(*copies)
+        except Exception as error:
+            raise KernelError(f"--reference {name} stopped: {type(error).__name__}: {error}") from error
+        results = [np.asarray(value) for value in (result if isinstance(result, tuple) else (result,))]
+        if not results or any(array.dtype.kind in "OUSMm" for array in results):
+            raise OptionError(f"--reference {name} returned {result!r}", hint="return an array, or a tuple of arrays")
         names = ["result"] if len(results) == 1 else [f"result[{n}]" for n in range(len(results))]
-        return {key: np.asarray(value) for key, value in zip(names, results, strict=True)}
+        return dict(zip(names, results, strict=True))
