@@ -14,6 +14,7 @@ from time import monotonic, sleep
 import pytest
 from commanding import Outcome, trnrt
 from kernel_files import ADDITIONS, CALL, OLD_ADDITIONS, OLD_CALL
+from nki_scripts import heed_interrupts
 
 
 @pytest.fixture
@@ -124,7 +125,13 @@ def test_ctrl_c_ends_it_quietly_and_it_resumes(script: Path) -> None:
     slow = "    import time; time.sleep(TILE / 200)\n    rows, columns = a.shape\n"
     script.write_text(ADDITIONS.replace("    rows, columns = a.shape\n", slow))
     command = [sys.executable, "-m", "trnrt", "nki", "tune", str(script), "--call", CALL, "--space", "TILE=64,128,1024"]
-    running = subprocess.Popen([*command, "-j", "1"], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    running = subprocess.Popen(
+        [*command, "-j", "1"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
+    )
     results = script.with_suffix(".tune.jsonl")
     deadline = monotonic() + 60
     while not (results.exists() and results.read_text().count("\n") >= 2) and monotonic() < deadline:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nki_scripts import ONES, script, trnrt
+from nki_scripts import ONES, heed_interrupts, script, trnrt
 
 from trnrt.commands.options import Reporting
 from trnrt.commands.views import Checking, Tracing
@@ -124,7 +124,12 @@ def test_ctrl_c_ends_it_with_the_last_code_and_no_error(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trnrt", "nki", "check", "--watch", str(path)]
     root = str(Path(__file__).parents[2])
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": root},
+        preexec_fn=heed_interrupts,
     ) as watching:
         assert watching.stdout is not None and watching.stderr is not None
         assert "1 finding" in watching.stdout.readline()

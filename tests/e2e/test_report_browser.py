@@ -48,7 +48,7 @@ class Report:
 
     def tile(self, memory: int, tile: int) -> tuple[float, float]:
         """The middle of a tile in the picture of addresses."""
-        self.page.get_by_label("Addresses").check(force=True)
+        self.page.get_by_label("Addresses").dispatch_event("click")  # the input lies under its label, and has no place
         self.page.locator("#memories canvas").nth(memory).scroll_into_view_if_needed()
         return middle(self.page.evaluate("([memory, tile]) => window.trnrt.tile(memory, tile)", [memory, tile]))
 

@@ -168,7 +168,9 @@ def public_values() -> list[Any]:
     with install_briefly() as ours:
         assert ours
         modules = [module for name, module in sys.modules.items() if name == "nki" or name.startswith("nki.")]
-        found = [(f"{m.__name__}.{n}", v) for m in modules for n, v in vars(m).items() if not n.startswith("_")]
+        found = [
+            (f"{m.__name__}.{n}", v) for m in modules for n in dir(m) if not n.startswith("_") for v in [getattr(m, n)]
+        ]
     kinds = (DType, Operator, Enum)
     enums = [(n, v) for n, v in found if isinstance(v, type) and issubclass(v, Enum)]
     members = [(f"{n}.{member.name}", member) for n, enum in enums for member in enum]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from textwrap import dedent
 
@@ -55,3 +56,8 @@ def line_of(path: Path, code: str) -> int:
     """The only line that holds ``code``."""
     (line,) = [n for n, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if code in text]
     return line
+
+
+def heed_interrupts() -> None:
+    """End a child process on SIGINT, also where the tests run in a background job: its children ignore the signal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

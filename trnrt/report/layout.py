@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -100,9 +101,9 @@ def plain_text(parts: Iterable[object], width: int) -> str | None:
             found += lines
         else:
             line = _plain(part)
-            if line is None or len(line) > width:
+            if line is None:
                 return None
-            found.append(line.rstrip())
+            found += [line.rstrip()] if len(line) <= width else wrap(line, width, break_on_hyphens=False)
     return "".join(f"{line}\n" for line in found)
 
 

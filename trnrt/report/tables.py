@@ -285,7 +285,7 @@ def findings_table(findings: Iterable[Finding]) -> Grid:
         )
         for f in findings
     ]
-    return plain_table(("where", "code", "rule", "what is wrong", "instead"), rows)
+    return plain_table(("where", "code", "rule", "what is wrong", "instead"), rows, whole=(0,))
 
 
 _FITS = {True: Line("pass", "green"), False: Line("does not fit", "yellow")}
