@@ -91,6 +91,11 @@ def test_what_is_watched(tmp_path: Path) -> None:
     assert tmp_path / "numpy.py" in local_files(tmp_path / "main.py")  # it would be imported, were it there
 
 
+def test_an_import_from_above_the_root_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(f"from {'.' * 99}x import y\n")
+    assert tmp_path / "main.py" in local_files(tmp_path / "main.py")
+
+
 def test_a_file_beside_it_that_is_mended_or_comes_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = script(tmp_path, f"import beside\n{CLEAN}")
     beside = tmp_path / "beside.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 # What the plugin imports when it is used must be there before: pytester forgets the modules that a run imports.
+from trnrt.nki.sim.instructions import OPERATIONS  # noqa: F401
 from trnrt.nki.testing import budgets, running  # noqa: F401
 
 PLUGIN = "trnrt.nki.testing.plugin"

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +41,13 @@ def test_every_kind_has_one_code_and_every_live_code_a_kind() -> None:
     for kind in all_kinds:
         assert re.fullmatch(f"TRN{GROUPS[kind.group]}\\d\\d", kind.code), kind
         assert load_codes()[kind.group][kind.rule] == kind.code == code_of(kind.rule)
+
+
+def test_a_new_process_has_every_kind() -> None:
+    """Instructions are loaded as kernels use them; their rules are all there nevertheless."""
+    code = "from trnrt.nki.findings import kinds; print(*[kind.rule for kind in kinds()])"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert sorted(found.split()) == sorted(kind.rule for kind in kinds())
 
 
 def test_no_code_disappears_or_changes_its_meaning() -> None:

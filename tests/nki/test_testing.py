@@ -137,9 +137,18 @@ def test_a_budget_may_differ_by_target(run: Run) -> None:
     @pytest.mark.nki_budget(us={"trn1": "fast"})
     def test_wrong(nki_simulate):
         nki_simulate(double, A)
+
+    @pytest.mark.nki_budget(us={"trn02": 1})
+    def test_no_such_target(nki_simulate):
+        nki_simulate(double, A)
+
+    @pytest.mark.nki_budget(us={})
+    def test_no_limit(nki_simulate):
+        nki_simulate(double, A)
     """
     result = run(dedent(text), "--nki-target", "trn1,trn2,trn3")
-    result.assert_outcomes(passed=2, failed=4)
+    result.assert_outcomes(passed=2, failed=10)
+    result.stdout.fnmatch_lines(["*nki_budget: us={'trn02': 1}: unknown target 'trn02'*", "*us={} is not*"])
     result.stdout.fnmatch_lines(["double(f32?4,3?) on trn2 * us over the budget of 1 us", "*'fast'}* positive number*"])
 
 

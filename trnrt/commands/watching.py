@@ -130,7 +130,7 @@ def _imports(path: Path) -> Iterator[str]:
 def _files_of(name: str, importer: Path, folder: Path) -> Iterator[Path]:
     """The files below ``folder``, the script's, that an import executes if they are there."""
     level = len(name) - len(name.lstrip("."))
-    start = importer.parents[level - 1] if level else folder
+    start = importer.parents[min(level, len(importer.parents)) - 1] if level else folder
     for part in [part for part in name.lstrip(".").split(".") if part]:
         yield from (start / f"{part}.py", start / part / "__init__.py")
         start = start / part

@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 _DATA = Path(__file__).with_name("finding_codes.toml")
@@ -82,7 +81,7 @@ def kinds() -> Iterator[Kind]:
     from trnrt.nki.machine.rules.table import RULES
     from trnrt.nki.sim.subset_rules import RULES as CONSTRUCTS
 
-    import_module("trnrt.nki.sim.isa")  # every family of instructions registers its rules
+    _load_rules()
     codes = _codes()
     for rule, (says, instead) in _OTHERS.items():
         group = "api" if rule.startswith("api-") else "language" if rule in _ONLY_0_6 else "file"
@@ -94,3 +93,8 @@ def kinds() -> Iterator[Kind]:
         yield Kind(codes.get(row.id, ""), row.id, "language", says, row.instead, row.source, levels)
     for name, held in RULES.items():
         yield Kind(codes.get(name, ""), name, "hardware", held.says, "", held.source, refuses=held.refuses)
+
+
+def _load_rules() -> None:
+    """Import every family of instructions: each registers its rules, and a process has loaded those that it used."""
+    from trnrt.nki.sim.instructions import OPERATIONS  # noqa: F401

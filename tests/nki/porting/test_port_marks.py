@@ -7,6 +7,7 @@ import sys
 import tokenize
 
 import pytest
+from portable_flow import FLOW
 from portable_kernels import CASES, HEAD, Case, port_case
 from portable_lines import KERNEL, LEFT
 
@@ -33,6 +34,138 @@ def test_indexes_of_a_marked_statement_stay() -> None:
     ported = port_source(KERNEL.format(line="x = nl.load(a[i_p, i_f // 2])"), "old.py").text
     assert "i_p, i_f = nl.mgrid[0:128, 0:64]" in ported
     assert "nl.mgrid" not in port_source(KERNEL.format(line="pass"), "old.py").text
+
+
+CHANGES = {
+    "an index that changes in the loop": (
+        """
+    for i in nl.static_range(2):
+        x = nl.load(a[i_p, i_f])
+        i_p = i_p + 128
+""",
+        "x = nl.load(a[i_p, i_f])",
+        "i_p changes in the loop",
+    ),
+    "a name of an index": (
+        """
+    base = 0
+    rows = base + nl.arange(128)[:, None]
+    base += 128
+    x = nl.load(a[rows, i_f])
+""",
+        "x = nl.load(a[rows, i_f])",
+        "rows was made of base, which has changed",
+    ),
+    "a name of a mask": (
+        """
+    n = 100
+    mask = i_p < n
+    n = 3
+    x = nl.load(a[i_p, i_f], mask=mask)
+""",
+        "x = nl.load(a[i_p, i_f], mask=mask)",
+        "mask was made of n, which has changed",
+    ),
+    "an index of a branch": (
+        """
+    if a.shape[0] > 128:
+        rows = 128 + nl.arange(128)[:, None]
+    else:
+        rows = nl.arange(128)[:, None]
+    x = nl.load(a[rows, i_f])
+""",
+        "x = nl.load(a[rows, i_f])",
+        "rows is not the same after each branch",
+    ),
+    "a mask as a value": (
+        """
+    mask = i_p < 100
+    x = nl.where(mask, x, 0.0)
+""",
+        "x = nl.where(mask, x, 0.0)",
+        "mask, a mask, is used outside of mask=",
+    ),
+    "min is a variable": (
+        """
+    rows = a.shape[0]
+    min = nl.min(x, axis=1)
+    x = nl.load(a[i_p, i_f], mask=i_p < rows)
+""",
+        "x = nl.load(a[i_p, i_f], mask=i_p < rows)",
+        "a variable of the function is called min",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_names_that_change_are_marked(name: str) -> None:
+    """Slices are written with the names of an index: they must still hold the same numbers."""
+    source, statement, reason = CHANGES[name]
+    ported = port_source(KERNEL.replace("    {line}\n", source), "old.py")
+    assert reason in ported.marks[0].reason
+    lines = [text.strip() for text in ported.text.splitlines()]
+    assert lines[lines.index(statement, 12) - 1] == ported.marks[0].comment
+
+
+def test_an_index_of_an_earlier_loop_or_branch_is_no_mark() -> None:
+    source = """
+    for k in nl.affine_range(2):
+        rows = k * 128 + nl.arange(128)[:, None]
+        x = nl.load(a[rows, i_f])
+    for k in nl.affine_range(2):
+        rows = k * 128 + nl.arange(128)[:, None]
+        if a.shape[0] < 128:
+            return out
+        x = nl.load(b[rows, i_f])
+"""
+    ported = port_source(KERNEL.replace("    {line}\n", source), "old.py")
+    assert not ported.marks
+    assert "src=b[k * 128:(k + 1) * 128, 0:64]" in ported.text
+
+
+def test_what_the_indexes_of_a_marked_statement_are_made_of_stays() -> None:
+    source = """
+    rows, columns = nl.arange(128)[:, None], nl.arange(64)[None, :]
+    for k in nl.affine_range(2):
+        row = k * 128 + rows
+        x = nl.load(a[row // 2, columns])
+"""
+    ported = port_source(KERNEL.replace("    {line}\n", source), "old.py")
+    assert "rows = nl.arange(128)[:, None]\n    columns = nl.arange(64)[None, :]\n" in ported.text
+    assert "row = k * 128 + rows" in ported.text
+
+
+def test_inner_functions_read_the_indexes_of_the_outer() -> None:
+    source = """
+    def load(t, k):
+        return nl.load(t[k, i_p, i_f])
+
+    x = load(a, 0)
+"""
+    ported = port_source(KERNEL.replace("    {line}\n", source), "old.py")
+    assert not ported.marks
+    assert "src=t[k, 0:128, 0:64]" in ported.text
+
+
+def test_comments_of_imports_stay_with_them() -> None:
+    source = "import neuronxcc.nki as nki  # the compiler\nimport neuronxcc.nki.language as nl\n\nnki, nl\n"
+    ported = port_source(source, "old.py").text
+    assert ported == "import nki  # the compiler\nimport nki.language as nl\n\nnki, nl\n"
+
+
+def test_methods_compute_with_tiles() -> None:
+    source = HEAD + (
+        "class Lab:\n"
+        "    # of one tile\n"
+        "    def load(self, a): return nl.load(a)\n\n"
+        "    @nki.jit(mode='simulation')  # simulated\n"
+        "    def kernel(self, a):\n"
+        "        return self.load(a) * 2\n"
+    )
+    ported = port_source(source, "old.py")
+    assert not ported.marks
+    assert "nl.multiply(load_tile, 2)" in ported.text
+    assert _comments(ported.text) == _comments(source)
 
 
 HOST = """
@@ -105,6 +238,10 @@ def kernel(a):  # of one tensor
             i_f,  # the columns
         ]
     )  # a load
+    for i in nl.affine_range(  # blocks
+        1  # only one
+    ):  # a loop
+        pass
     if True:
         # before the store
         nl.store(out[i_p, i_f], value=x)
@@ -123,7 +260,7 @@ def test_comments_stay() -> None:
     assert "# before the output\n    out = nl.ndarray(a.shape" in ported
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *FLOW], ids=lambda case: case.name)
 def test_a_ported_file_is_new(case: Case) -> None:
     text = port_case(case).text
     again = port_source(text, "new.py")
@@ -153,4 +290,29 @@ def test_libcst_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_module_that_is_not_public_is_marked() -> None:
     ported = port_source("from neuronxcc.nki._private_kernels.mlp import mlp\nmlp()\n", "old.py")
     assert "not part of today's NKI" in ported.marks[0].reason
+    assert ported.marks[0].line == 1
     assert "from neuronxcc.nki._private_kernels.mlp import mlp" in ported.text
+    assert port_source(ported.text, "new.py").is_new
+
+
+def test_a_star_import_is_marked() -> None:
+    ported = port_source("import neuronxcc.nki as nki\nfrom neuronxcc.nki.language import *\n", "old.py")
+    assert "import * hides" in ported.marks[0].reason
+    assert ported.marks[0].line == 2
+    assert "from neuronxcc.nki.language import *" in ported.text
+
+
+def test_an_index_outside_of_a_kernel_is_marked() -> None:
+    source = KERNEL.format(line="x = nl.load(a[i_q, i_f])").replace(
+        "@nki.jit", "i_q = nl.arange(128)[:, None]\n@nki.jit"
+    )
+    made, used = port_source(source, "old.py").marks
+    assert made.reason == "an index is made outside of a kernel"
+    assert used.reason == "i_q is an index that is made outside of the kernel"
+    own = source.replace("    i_p, i_f", "    i_q = nl.arange(128)[:, None]\n    i_p, i_f")
+    assert len(port_source(own, "old.py").marks) == 1
+
+
+def test_a_call_after_a_colon_is_marked() -> None:
+    ported = port_source(HOST.format(line="") + "if main: nki.benchmark(kernel)(main)\n", "old.py")
+    assert "nki.benchmark" in ported.marks[0].reason

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from portable_flow import FLOW
 from portable_kernels import CASES, Case, port_case
 
 from trnrt.nki import scripts
@@ -47,7 +48,7 @@ def run_ported(text: str, folder: Path, call: str, level: str) -> tuple[Any, lis
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES, *FLOW], ids=lambda case: case.name)
 def test_numbers(case: Case, level: str, tmp_path: Path) -> None:
     ported = port_case(case)
     assert not ported.marks
@@ -69,7 +70,7 @@ def test_a_mask_leaves_any_number_of_rows(rows: int, columns: int, tmp_path_fact
     np.testing.assert_allclose(result, np.exp(args[0]) + 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name not in NUMPY_ALONE], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [c for c in (*CASES, *FLOW) if c.name not in NUMPY_ALONE], ids=lambda case: case.name)
 def test_the_old_kernel_agrees(case: Case, tmp_path: Path) -> None:
     script = tmp_path / "old.py"
     script.write_text(case.text)

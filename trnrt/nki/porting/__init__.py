@@ -44,7 +44,7 @@ def port_source(source: str, name: str, *, nki: Level | str | None = None) -> Po
         raise OptionError(f"{name}:{error.lineno}: {error.msg}", hint="mend the syntax, then port the file") from None
     from trnrt.nki.porting.imports import is_old
 
-    if not is_old(tree):
+    if not is_old(tree, source):
         return Ported(source, is_new=True)
     try:
         import libcst  # noqa: F401

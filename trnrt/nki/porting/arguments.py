@@ -38,10 +38,13 @@ class Arguments:
 
     def value(self, name: str) -> Value:
         """The value of an argument that must be given."""
+        return evaluating.evaluate(self.scope, self._take(name))
+
+    def _take(self, name: str) -> ast.expr:
         node = self.nodes.pop(name, None)
         if node is None:
             raise UntranslatedError(f"{self.what} has no argument {name!r}", "see the page of the old function")
-        return evaluating.evaluate(self.scope, node)
+        return node
 
     def tensor(self, name: str) -> Tensor:
         """An argument that is a tile, with a name if it is a result; what is not known is taken for one."""
@@ -59,7 +62,7 @@ class Arguments:
 
     def cut(self, name: str) -> tuple[Value, Value]:
         """An argument, and the part of it that the mask leaves: by its own slices if it has some."""
-        node, bounds = self.nodes.pop(name), self.mask.bounds
+        node, bounds = self._take(name), self.mask.bounds
         whole = evaluating.evaluate(self.scope, node)
         if not isinstance(whole, Tensor):
             return whole, whole

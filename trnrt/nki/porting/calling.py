@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 
 from trnrt.nki.porting import evaluating, instructions, language
-from trnrt.nki.porting.marks import UntranslatedError
+from trnrt.nki.porting.marks import NOT_PUBLIC, UntranslatedError
 from trnrt.nki.porting.scope import Scope, Value
 from trnrt.nki.porting.tensors import Plain, Tensor, tuple_text
 
@@ -26,7 +26,8 @@ def call(scope: Scope, node: ast.Call) -> Value:
         if isinstance(base, Tensor):
             return _method(scope, base, node)
     rewritten = evaluating.rewrite_children(scope, node)
-    if isinstance(node.func, ast.Name) and node.func.id in scope.file.kernels:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+    if name in scope.file.kernels:
         return Tensor(ast.unparse(rewritten))  # a function of the file that computes with tiles
     return Plain(rewritten)
 
@@ -38,7 +39,8 @@ def _call_of_aws(scope: Scope, path: str, node: ast.Call) -> Value:
         return language.call(scope, name, node)
     if module == "nki.isa":
         return instructions.call(scope, name, node)
-    raise UntranslatedError(f"{path} has no successor", _SUCCESSORS.get(path, "leave it out"))
+    instead = NOT_PUBLIC if "._" in path else "leave it out"
+    raise UntranslatedError(f"{path} has no successor", _SUCCESSORS.get(path, instead))
 
 
 _SUCCESSORS = {

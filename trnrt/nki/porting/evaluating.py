@@ -19,7 +19,7 @@ _GRID_NAMES = {"p": 0, "x": 1, "y": 2, "z": 3}
 def evaluate(scope: Scope, node: ast.expr, bounds: Bounds | None = None) -> Value:
     """The value of an expression; ``bounds``: what the mask of the call around it leaves of its operands."""
     if isinstance(node, ast.Name):
-        return scope.values.get(node.id) or _name_today(scope, node)
+        return scope.look_up(node.id) or _name_today(scope, node)
     if isinstance(node, ast.Attribute):
         return _attribute(scope, node)
     if isinstance(node, ast.Subscript):
@@ -59,6 +59,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def rewrite_children(self, node: ast.expr) -> ast.expr:
         if isinstance(node, (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.DictComp, ast.SetComp, ast.JoinedStr)):
+            _check_inner(self.scope, node)
             return node
         copy = copy_node(node)
         for name, value in ast.iter_fields(copy):
@@ -73,6 +74,19 @@ class _Rewriter(ast.NodeTransformer):
         if isinstance(value, ast.keyword):
             return ast.keyword(value.arg, self._rewrite(value.value))
         return value
+
+
+def _check_inner(scope: Scope, node: ast.expr) -> None:
+    """A lambda, a comprehension or an f-string stays as it is: it must not compute with tiles or indexes."""
+    kind = {ast.Lambda: "a lambda", ast.JoinedStr: "an f-string"}.get(type(node), "a comprehension")
+    apart = {id(child.value) for child in ast.walk(node) if isinstance(child, ast.Attribute)}  # as in x.shape
+    apart |= {id(child.iter) for child in ast.walk(node) if isinstance(child, ast.comprehension)}  # a list, not a tile
+    for child in ast.walk(node):
+        path = (scope.file.resolve(child.func) or "") if isinstance(child, ast.Call) else ""
+        held = scope.look_up(child.id) if isinstance(child, ast.Name) and id(child) not in apart else None
+        computes = path.startswith(("nki.language.", "nki.isa.")) or isinstance(held, Tensor)
+        if isinstance(held, (Index, Grid)) or (computes and not isinstance(node, ast.JoinedStr)):
+            raise UntranslatedError(f"{kind} with tiles or indexes", "write a loop, or compute it in statements before")
 
 
 def rewrite_children(scope: Scope, node: ast.expr) -> ast.expr:

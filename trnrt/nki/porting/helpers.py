@@ -7,7 +7,7 @@ import re
 from trnrt.nki.porting.imports import find_import_lines
 from trnrt.nki.porting.scope import File
 
-_SPREAD = '''def spread(x, y):
+_SPREAD = '''def {name}(x, y):
     """x with its dimensions of size 1 repeated to the sizes of y: the old namespace did so by itself."""
     for _ in range(len(y.shape) - len(x.shape)):
         x = x.expand_dim(1)
@@ -23,13 +23,13 @@ _HELPERS = {"spread": _SPREAD}
 
 def define_helpers(text: str, file: File) -> str:
     """The file with the helpers that it calls, after its imports."""
-    used = [name for name in sorted(file.helpers) if re.search(rf"\b{name}\(", text)]
+    used = {name: own for name, own in sorted(file.helpers.items()) if re.search(rf"\b{own}\(", text)}
     if not used:
         return text
     alias = file.spell("nki.language.x").rpartition(".")[0]
     lines = text.split("\n")
     at = max((last for _, last in find_import_lines(text)), default=0)
-    helpers = "\n\n".join(_HELPERS[name].format(nl=alias) for name in used).rstrip("\n")
+    helpers = "\n\n".join(_HELPERS[name].format(name=own, nl=alias) for name, own in used.items()).rstrip("\n")
     rest = lines[at:]
     while rest and not rest[0].strip():
         rest.pop(0)

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from trnrt.nki.porting.imports import OLD, find_import_lines, find_imports, is_old
-from trnrt.nki.porting.marks import Mark
+from trnrt.nki.porting.imports import OLD, find_import_lines, find_imports, find_lines, is_old
+from trnrt.nki.porting.marks import NOT_PUBLIC, Mark
 from trnrt.nki.porting.scope import USUAL, File
 
 _PUBLIC = ("nki", "nki.language", "nki.isa", "nki.typing", "nki.compiler")
 
 
-def port_imports(code: str, file: File, marks: list[Mark]) -> str:
-    """The file with today's imports, those that it needs added after the last of them."""
+def port_imports(code: str, file: File, marks: list[Mark], old: ast.Module) -> str:
+    """The file with today's imports, those that it needs added after the last of them; ``old``: the file as it was."""
     module = cst.parse_module(code)
     used = _used_names(code)
-    visitor = _Imports(file, used, marks)
+    visitor = _Imports(file, used, marks, find_lines(old))
     changed = module.visit(visitor)
     missing = [name for name in sorted(file.needed) if _is_used(name, file, used) and name not in visitor.modules]
     lines = [f"import {name}" + ("" if USUAL[name] == name else f" as {USUAL[name]}") for name in missing]
@@ -47,8 +47,8 @@ def _insert(code: str, lines: list[str]) -> str:
 class _Imports(cst.CSTTransformer):
     """Rewrites the imports of the old namespace."""
 
-    def __init__(self, file: File, used: set[str], marks: list[Mark]) -> None:
-        self.file, self.used, self.marks = file, used, marks
+    def __init__(self, file: File, used: set[str], marks: list[Mark], lines: dict[str, int]) -> None:
+        self.file, self.used, self.marks, self.lines = file, used, marks, lines
         self.modules: set[str] = set()
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:  # noqa: N802
@@ -79,8 +79,13 @@ class _Imports(cst.CSTTransformer):
                     continue
                 made.append(_prepend_lines(cst.parse_statement(line + "\n"), waiting))
                 waiting = []
-            if node.trailing_whitespace.comment is not None:
-                waiting.append(cst.EmptyLine(comment=node.trailing_whitespace.comment))
+            trailing = node.trailing_whitespace
+            if trailing.comment is None:
+                continue
+            if waiting or not lines:
+                waiting.append(cst.EmptyLine(comment=trailing.comment))
+            else:
+                made[-1] = made[-1].with_changes(trailing_whitespace=trailing)
         return made, waiting
 
     def _port_line(self, node: cst.SimpleStatementLine) -> list[str] | None:
@@ -90,7 +95,7 @@ class _Imports(cst.CSTTransformer):
             return None
         tree = ast.parse(text.strip())
         self.modules |= {module for module, name, _ in find_imports(tree) if name is None and module in USUAL}
-        if not is_old(tree):
+        if not is_old(tree, text.strip()):
             return None
         return list(dict.fromkeys(line for found in find_imports(tree) for line in self._line(*found)))
 
@@ -104,16 +109,22 @@ class _Imports(cst.CSTTransformer):
             self.modules.add("nki")
             return ["import nki"]
         if not path.startswith("nki") or (path not in _PUBLIC and outer not in _PUBLIC):
-            instead = "copy what you need from it, or use nki-library (nkilib)"
-            mark = Mark(0, f"{module} is not part of today's NKI", instead)
-            self.marks.append(mark)
-            return [mark.comment, _write(module, name, alias)]
+            return self._mark(f"{module} is not part of today's NKI", NOT_PUBLIC, module, name, alias)
+        if name == "*":
+            reason = f"import * hides which names are {outer}'s"
+            return self._mark(reason, "import the module by its name, and port that file", module, name, alias)
         if alias not in self.used or path in ("nki.compiler", "nki.baremetal", "nki.benchmark", "nki.profile"):
             return []
         if path in _PUBLIC:
             self.modules.add(path)
             return [f"import {path}" if alias == path else f"import {path} as {alias}"]
         return [f"from {outer} import {name}" + ("" if alias == name else f" as {alias}")]
+
+    def _mark(self, reason: str, instead: str, module: str, name: str | None, alias: str) -> list[str]:
+        """The old import under a comment."""
+        mark = Mark(self.lines.get(module, 1), reason, instead)
+        self.marks.append(mark)
+        return [mark.comment, _write(module, name, alias)]
 
 
 def _write(module: str, name: str | None, alias: str) -> str:

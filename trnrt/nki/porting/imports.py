@@ -5,12 +5,24 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from trnrt.nki.porting.marks import PREFIX
+
 OLD = "neuronxcc"
 
 
-def is_old(tree: ast.Module) -> bool:
-    """True if a file imports the old namespace."""
-    return any(module.split(".")[0] == OLD for module, _, _ in find_imports(tree))
+def is_old(tree: ast.Module, source: str) -> bool:
+    """True if a file imports the old namespace, other than in lines that an earlier port left and marked."""
+    above = ["", *source.split("\n")]
+    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    unmarked = [node for node in nodes if not above[node.lineno - 1].strip().startswith(PREFIX)]
+    return any(module.split(".")[0] == OLD for node in unmarked for module, _, _ in find_imports(node))
+
+
+def find_lines(tree: ast.Module) -> dict[str, int]:
+    """The line where each module is imported first."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    found = [(module, node.lineno) for node in nodes for module, _, _ in find_imports(node)]
+    return dict(reversed(found))
 
 
 def find_imports(tree: ast.AST) -> Iterator[tuple[str, str | None, str]]:

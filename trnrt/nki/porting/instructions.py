@@ -153,7 +153,7 @@ def _make_result(scope: Scope, name: str, row: Instruction, node: ast.Call) -> T
     origin = element if not element.endswith(".dtype") else result.origin
     result = replace(result, dtype=element, space=_space(row, parts), origin=origin)
     if row.broadcasts:
-        given = spread_all(scope, given)
+        given = spread_all(scope, given, cut=bool(bounds))
     if not row.like:  # the mask is one of the operand: of the result it leaves partitions
         bounds = {dim: bound for dim, bound in bounds.items() if dim == 0}
     texts = [f"{argument}={tile.text}" for argument, tile in given.items()] + parts

@@ -77,11 +77,12 @@ def of_tensor(scope: Scope, name: str, base: Tensor, node: ast.Call) -> Value:
 
 def _binary(scope: Scope, name: str, node: ast.Call) -> Tensor:
     arguments = Arguments(scope, node, ["x", "y", "dtype"], f"nl.{name}")
-    x, y, dtype = arguments.value("x"), arguments.value("y"), arguments.text("dtype")
+    (x, part_x), (y, part_y), dtype = arguments.cut("x"), arguments.cut("y"), arguments.text("dtype")
     arguments.finish()
     if not isinstance(x, Tensor) and not isinstance(y, Tensor):
         x = arguments.as_tensor(x, "x")
-    result = operators.apply(scope, name, x, y, dtype, arguments.mask.bounds)
+        part_x = narrow(x, arguments.mask.bounds)
+    result = operators.apply(scope, name, x, y, dtype, arguments.mask.bounds, (part_x, part_y))
     return _apply_mask(scope, result, arguments)
 
 
@@ -217,7 +218,7 @@ def _store(scope: Scope, name: str, node: ast.Call) -> Plain:
 def _matmul(scope: Scope, name: str, node: ast.Call) -> Tensor:
     """``nl.matmul(x, y, transpose_x)``: x goes through the tensor engine first unless it is transposed already."""
     arguments = Arguments(scope, node, ["x", "y", "transpose_x"], "nl.matmul")
-    x, y = arguments.tensor("x"), arguments.tensor("y")
+    x, y = (_out_of_psum(scope, arguments.tensor(name)) for name in ("x", "y"))
     transposed = arguments.text("transpose_x") == "True"
     if arguments.mask.bounds:
         raise UntranslatedError("nl.matmul with a mask", "slice the operands to what is there")
@@ -236,6 +237,11 @@ def _matmul(scope: Scope, name: str, node: ast.Call) -> Tensor:
     product = arguments.conditional(lambda dst: f"{function}(dst={dst}, stationary={stationary}, moving={y.text})")
     element = scope.nl("float32")
     return replace(result, space="psum", dtype=element, origin=element, make=product, matmul=True)
+
+
+def _out_of_psum(scope: Scope, tile: Tensor) -> Tensor:
+    """An operand of the tensor engine, which reads SBUF alone."""
+    return copy_to_sbuf(scope, tile) if tile.space == "psum" else tile
 
 
 def _transpose(scope: Scope, name: str, node: ast.Call) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PREFIX = "# trnrt: "
+IN_THE_KERNEL = "make it in the kernel that uses it"
+NOT_PUBLIC = "copy what you need from it, or use nki-library (nkilib)"
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,9 @@ def split_mask(scope: Scope, node: ast.expr | None) -> list[ast.expr]:
         return split_mask(scope, node.left) + split_mask(scope, node.right)
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
         return [part for value in node.values for part in split_mask(scope, value)]
-    if isinstance(node, ast.Name) and node.id in scope.masks:
-        return split_mask(scope, scope.masks[node.id])
+    if isinstance(node, ast.Name) and node.id in scope.held.masks:
+        scope.check_stale(node.id)
+        return split_mask(scope, scope.held.masks[node.id])
     return [node]
 
 

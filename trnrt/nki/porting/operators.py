@@ -33,13 +33,19 @@ OPERATORS: dict[type[ast.AST], str] = {
 }
 _POWERS = {"2": "square", "0.5": "sqrt", "-0.5": "rsqrt", "-1": "reciprocal"}
 _REMAINDER = "write x - y * nl.floor(x / y), with nl.multiply and nl.reciprocal for the quotient"
+_INSTEAD: dict[type[ast.AST], str] = {
+    ast.Mod: _REMAINDER,
+    ast.FloorDiv: "write nl.floor(nl.multiply(x, nl.reciprocal(y)))",
+    ast.MatMult: "write nisa.nc_matmul",
+}
 
 
 def binary(scope: Scope, operator: ast.AST, left: Value, right: Value, *, in_place: bool = False) -> Tensor:
     """An operator of Python whose operands have a tile among them."""
     name = OPERATORS.get(type(operator))
     if name is None:
-        raise UntranslatedError(f"{type(operator).__name__} of tiles has no instruction", _REMAINDER)
+        instead = _INSTEAD.get(type(operator), "write it with functions of nl")
+        raise UntranslatedError(f"{type(operator).__name__} of tiles has no instruction", instead)
     return apply(scope, name, left, right, in_place=in_place)
 
 
@@ -59,21 +65,28 @@ def apply(
     right: Value,
     dtype: str | None = None,
     bounds: dict[int, Bound] | None = None,
+    parts: tuple[Value, Value] | None = None,
     *,
     in_place: bool = False,
 ) -> Tensor:
-    """``nl.<name>(left, right)`` in a form that the hardware accepts; ``in_place``: it has the shape of ``left``."""
+    """``nl.<name>(left, right)`` in a form that the hardware accepts.
+
+    ``bounds``: what a mask leaves; ``parts``: that part of the operands, if their own slices say it. ``in_place``: the
+    result has the shape of ``left``.
+    """
     x, y = (scope.bind(v, name) if isinstance(v, Tensor) else v for v in map(scope.refresh, (left, right)))
     if name in ("mod", "fmod"):
         raise UntranslatedError(f"nl.{name} fails on hardware", _REMAINDER)
     if name == "divide":
-        return _divide(scope, x, y, dtype, bounds)
-    if name == "power":
-        return _power(scope, x, y, dtype)
+        return _divide(scope, x, y, dtype, bounds, parts)
     whole = _common(x, y)
-    x, y = (narrow(v, bounds) if bounds and isinstance(v, Tensor) else v for v in (x, y))
+    if bounds:
+        x, y = parts or (narrow(v, bounds) if isinstance(v, Tensor) else v for v in (x, y))
+    if name == "power":
+        return replace(_power(scope, x, y, dtype), shape=whole.shape, root=_root(whole))
     if isinstance(x, Tensor) and isinstance(y, Tensor):
-        x, y = (x, _spread(scope, x, y)[1]) if in_place else _spread(scope, x, y)
+        spread = _spread(scope, x, y, cut=bool(bounds))
+        x, y = (x, spread[1]) if in_place else spread
     first, second = _text(x), _text(y)
     option = f", dtype={dtype}" if dtype else ""
     text = f"{scope.nl(name)}({first}, {second}{option})"
@@ -115,14 +128,14 @@ def _instruction(scope: Scope, name: str, x: Value, y: Value) -> Make | None:
     return lambda dst: f"{scalar}(dst={dst}, data={data.text}, op0={op}, operand0={_text(number)}{reverse})"
 
 
-def _spread(scope: Scope, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with their dimensions of size 1 repeated, as far as the other has more."""
+def _spread(scope: Scope, x: Tensor, y: Tensor, *, cut: bool) -> tuple[Tensor, Tensor]:
+    """Both with their dimensions of size 1 repeated, as far as the other has more; ``cut``: a mask leaves a part."""
     if x.shape is not None and y.shape is not None and len(x.shape) == len(y.shape):
         if all(same(a, b) for a, b in zip(x.shape, y.shape, strict=True)):
             return x, y
         known = [_repeats(a, b) for a, b in zip(x.shape, y.shape, strict=True)]
         if all(verdict is not None for verdict in known):
-            return _repeat(scope, x, y, known, 0), _repeat(scope, y, x, known, 1)
+            return _repeat(scope, x, y, known, 0, cut), _repeat(scope, y, x, known, 1, cut)
     if x.text == y.text or (_root(x) is not None and _root(x) == _root(y)):
         return x, y
     spread = scope.helper("spread")
@@ -138,32 +151,45 @@ def _repeats(a: str | None, b: str | None) -> int | None:
     return 0 if a == "1" else 1
 
 
-def _repeat(scope: Scope, x: Tensor, like: Tensor, known: list[int | None], which: int) -> Tensor:
+def _repeat(scope: Scope, x: Tensor, like: Tensor, known: list[int | None], which: int, cut: bool) -> Tensor:
     """``x`` with the dimensions repeated that ``known`` says: views of free ones, one copy of its partition."""
     dims = [dim for dim, verdict in enumerate(known) if verdict == which]
     if not dims:
         return x
     text = str(x.text)
     if 0 in dims:
-        sizes = [like.size(0), *[x.size(dim) for dim in range(1, len(known))]]
+        sizes = [_size(like, 0, cut), *[_size(x, dim, cut) for dim in range(1, len(known))]]
         text = f"{scope.nl('broadcast_to')}({text}, ({', '.join(sizes)}))"
     for dim in dims:
         if dim:
-            text += f".broadcast({dim}, {like.size(dim)})"
+            text += f".broadcast({dim}, {_size(like, dim, cut)})"
     return replace(x, text=text, space="sbuf" if 0 in dims else x.space)
 
 
-def _divide(scope: Scope, x: Value, y: Value, dtype: str | None, bounds: dict[int, Bound] | None) -> Tensor:
+def _size(tensor: Tensor, dim: int, cut: bool) -> str:
+    """A size; of a part of a tensor the one that it has when the kernel is traced."""
+    return f"{tensor.text}.shape[{dim}]" if cut else tensor.size(dim)
+
+
+def _divide(
+    scope: Scope,
+    x: Value,
+    y: Value,
+    dtype: str | None,
+    bounds: dict[int, Bound] | None,
+    parts: tuple[Value, Value] | None,
+) -> Tensor:
     """A quotient: the hardware has reciprocals and products only."""
     if isinstance(y, Plain):
         inverse = Plain(ast.BinOp(ast.Constant(1), ast.Div(), y.node))
-        return apply(scope, "multiply", x, inverse, dtype, bounds)
+        return apply(scope, "multiply", x, inverse, dtype, bounds, parts and (parts[0], inverse))
     assert isinstance(y, Tensor)
     y = scope.bind(y, "divisor")
     inverse_tile = replace(_result(y), text=f"{scope.nl('reciprocal')}({y.text})", dtype=y.dtype)
     if isinstance(x, Plain) and isinstance(x.node, ast.Constant) and x.node.value == 1 and not bounds:
         return inverse_tile
-    return apply(scope, "multiply", x, scope.bind(inverse_tile, "inverse"), dtype, bounds)
+    made = scope.bind(inverse_tile, "inverse")
+    return apply(scope, "multiply", x, made, dtype, bounds, parts and (parts[0], narrow(made, bounds or {})))
 
 
 def _power(scope: Scope, x: Value, y: Value, dtype: str | None) -> Tensor:
@@ -190,8 +216,8 @@ def _text(value: Value) -> str:
     raise UntranslatedError("an index of nl.arange or nl.mgrid as an operand of tiles", "make a tile of it: nisa.iota")
 
 
-def spread_all(scope: Scope, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The two operands of an instruction, repeated where one is smaller."""
+def spread_all(scope: Scope, given: dict[str, Tensor], *, cut: bool) -> dict[str, Tensor]:
+    """The two operands of an instruction, repeated where one is smaller; ``cut``: a mask leaves a part of them."""
     (first, x), (second, y) = given.items()
-    left, right = _spread(scope, x, y)
+    left, right = _spread(scope, x, y, cut=cut)
     return {first: left, second: right}

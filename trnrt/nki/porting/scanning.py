@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from trnrt.nki.porting.changes import stored_names
 from trnrt.nki.porting.scope import File, Scope
 from trnrt.nki.porting.tensors import Tensor
 
@@ -21,15 +22,34 @@ def uses_nki(file: File, node: ast.FunctionDef) -> bool:
     )
 
 
+def find_indexes(file: File, tree: ast.Module) -> frozenset[str]:
+    """The names of the indexes that a file makes outside of its functions."""
+    lines = [node for node in tree.body if isinstance(node, ast.Assign)]
+    return frozenset(name for line in lines if makes_index(file, line) for name in stored_names(line))
+
+
+def makes_index(file: File, node: ast.AST) -> bool:
+    """True if a statement calls ``nl.arange``, or slices ``nl.mgrid``."""
+    return any(file.resolve(n) in _INDEXES for n in ast.walk(node) if isinstance(n, (ast.Attribute, ast.Name)))
+
+
+_INDEXES = ("nki.language.arange", "nki.language.mgrid")
+
+
 def _function(decorator: ast.expr) -> ast.expr:
     return decorator.func if isinstance(decorator, ast.Call) else decorator
 
 
-def scan(file: File, node: ast.FunctionDef) -> Scope:
-    """The scope of a function at its start."""
+def scan(file: File, node: ast.FunctionDef, outer: Scope | None = None) -> Scope:
+    """The scope of a function at its start; ``outer``: that of the function that it stands in, whose names it reads."""
     taken = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
     taken |= {argument.arg for argument in _arguments(node)} | set(file.aliases)
-    scope = Scope(file, taken, outputs=_outputs(node), accumulators=_accumulators(file, node))
+    own = frozenset(stored_names(node) | {argument.arg for argument in _arguments(node)})
+    scope = Scope(file, taken, own=own, outputs=_outputs(node), accumulators=_accumulators(file, node))
+    if outer is not None:
+        scope.held = outer.held.copy()
+        for name in own:
+            scope.forget(name)
     jit = any((file.resolve(_function(d)) or "").startswith("nki.") for d in node.decorator_list)
     tensors = _tensor_names(file, node)
     for argument in _arguments(node):

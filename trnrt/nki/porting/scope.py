@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from trnrt.nki.porting.indexes import Grid, Index
-from trnrt.nki.porting.marks import UntranslatedError
+from trnrt.nki.porting.marks import IN_THE_KERNEL, UntranslatedError
 from trnrt.nki.porting.tensors import Plain, Tensor, narrow, replace_text
 
 Value = Tensor | Index | Grid | Plain
@@ -34,7 +34,9 @@ class File:
 
     aliases: Mapping[str, str]
     needed: set[str] = field(default_factory=set)
-    helpers: set[str] = field(default_factory=set)
+    helpers: dict[str, str] = field(default_factory=dict)  # their names in the file, by ours
+    names: frozenset[str] = frozenset()  # all that the file has
+    indexes: frozenset[str] = frozenset()  # those that it makes outside of its functions
     kernels: set[str] = field(default_factory=set)  # its functions that compute with nl or nisa
     call: Callable[[Scope, ast.Call], Value] | None = None  # the value of a call: calling.py, which needs this file
 
@@ -59,20 +61,53 @@ USUAL = {"nki.language": "nl", "nki.isa": "nisa", "nki": "nki"}
 
 
 @dataclass
+class Held:
+    """What the names of a function hold at a statement. ``stale``: why an index or a mask can't be used any more."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    masks: dict[str, ast.expr] = field(default_factory=dict)
+    stale: dict[str, str] = field(default_factory=dict)
+
+    def copy(self) -> Held:
+        return Held(dict(self.values), dict(self.masks), dict(self.stale))
+
+
+@dataclass
 class Scope:
-    """The names of a function, in the order of its statements."""
+    """The names of a function, in the order of its statements. ``own``: those that it assigns, and its arguments."""
 
     file: File
     taken: set[str]
-    values: dict[str, Value] = field(default_factory=dict)
+    held: Held = field(default_factory=Held)
+    own: frozenset[str] = frozenset()
     before: list[str] = field(default_factory=list)
     outputs: frozenset[str] = frozenset()
     accumulators: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()  # index names that an untranslated statement still uses
     dropped: set[str] = field(default_factory=set)
     missed: set[str] = field(default_factory=set)  # names in untranslated statements
-    masks: dict[str, ast.expr] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def values(self) -> dict[str, Value]:
+        return self.held.values
+
+    def look_up(self, name: str) -> Value | None:
+        """What a name holds, if it is a tensor or an index.
+
+        Raises:
+            UntranslatedError: if it is an index that can't be used here, or a mask.
+        """
+        self.check_stale(name)
+        if name in self.file.indexes - self.own:
+            raise UntranslatedError(f"{name} is an index that is made outside of the kernel", IN_THE_KERNEL)
+        if name in self.held.masks:
+            raise UntranslatedError(f"{name}, a mask, is used outside of mask=", "select with nisa.affine_select")
+        return self.held.values.get(name)
+
+    def check_stale(self, name: str) -> None:
+        if name in self.held.stale:
+            raise UntranslatedError(self.held.stale[name], "compute it anew, right before it is used")
 
     def nl(self, name: str) -> str:
         return self.file.spell(f"nki.language.{name}")
@@ -89,9 +124,12 @@ class Scope:
         return name
 
     def helper(self, name: str) -> str:
-        """A function that the ported file defines at its top, if it is used."""
-        self.file.helpers.add(name)
-        return name
+        """A function that the ported file defines at its top, if it is used; by a name that the file doesn't have."""
+        own = name
+        while own in self.file.names:
+            own += "_"
+        self.file.helpers[name] = own
+        return own
 
     def allocate(self, tensor: Tensor, name: str) -> str:
         """The statement that allocates a tensor for a result."""
@@ -125,7 +163,8 @@ class Scope:
 
     def forget(self, name: str) -> None:
         """The name holds something else from now on: no other tensor has its shape any more."""
-        self.values.pop(name, None)
+        for held in (self.held.values, self.held.masks, self.held.stale):
+            held.pop(name, None)
         for other, value in self.values.items():
             if isinstance(value, Tensor) and value.root == name:
                 self.values[other] = replace(value, root=other if value.shape is None else None)

@@ -6,6 +6,7 @@ import ast
 from dataclasses import replace
 
 from trnrt.nki.porting import operators
+from trnrt.nki.porting.changes import outdate, stored_names
 from trnrt.nki.porting.evaluating import as_node, evaluate, parse_key, text_of
 from trnrt.nki.porting.indexes import Grid, Index
 from trnrt.nki.porting.marks import UntranslatedError
@@ -21,11 +22,13 @@ def port_statement(scope: Scope, node: ast.stmt) -> list[str]:
     Raises:
         UntranslatedError: if it has no translation.
     """
-    scope.before = []
-    if isinstance(node, ast.AnnAssign) and node.value is not None:
-        node = ast.Assign([node.target], node.value)
+    scope.before, held, names = [], scope.held.copy(), stored_names(node)
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         last = _assign(scope, node.targets[0], node.value)
+    elif isinstance(node, ast.Assign):
+        last = _assign_in_turn(scope, node)
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        last = _annotate(node, _assign(scope, node.target, node.value))
     elif isinstance(node, ast.AugAssign):
         last = _accumulate(scope, node)
     elif isinstance(node, ast.Expr):
@@ -35,7 +38,39 @@ def port_statement(scope: Scope, node: ast.stmt) -> list[str]:
         last = [f"return {ast.unparse(as_node(scope, value, 'result'))}"]
     else:
         last = [_rewritten(scope, node)]
-    return [*scope.before, *last]
+    lines = [*scope.before, *last]
+    _check_builtins(scope, lines)
+    outdate(scope, names, held)
+    return lines
+
+
+def _annotate(node: ast.AnnAssign, lines: list[str]) -> list[str]:
+    """The annotation stays with what is assigned as it was; the type of an old tile has no meaning today."""
+    name, value = ast.unparse(node.target), ast.unparse(node.value) if node.value else ""
+    return [ast.unparse(node)] if lines == [f"{name} = {value}"] else lines
+
+
+def _assign_in_turn(scope: Scope, node: ast.Assign) -> list[str]:
+    """``a = b = value``: the first name, and then the others by it."""
+    first, *others = node.targets
+    if not isinstance(first, ast.Name):
+        return [_rewritten(scope, node)]
+    lines = _assign(scope, first, node.value)
+    for target in others:
+        lines += _assign(scope, target, ast.Name(first.id))
+    return lines
+
+
+def _check_builtins(scope: Scope, lines: list[str]) -> None:
+    """Slices are written with min and max: the function must not have variables of those names."""
+    for line in lines:
+        called = {child.func.id for child in _calls(line) if isinstance(child.func, ast.Name)}
+        for name in sorted(called & scope.own & {"min", "max"}):
+            raise UntranslatedError(f"a variable of the function is called {name}", "give it another name")
+
+
+def _calls(line: str) -> list[ast.Call]:
+    return [child for child in ast.walk(ast.parse(line)) if isinstance(child, ast.Call)]
 
 
 def _rewritten(scope: Scope, node: ast.stmt) -> str:
@@ -68,10 +103,12 @@ def _assign(scope: Scope, target: ast.expr, node: ast.expr) -> list[str]:
         return [f"{text_of(scope, target)} = {text_of(scope, node)}"]
     mask = _mask_of(scope, node)
     if mask is not None:
-        scope.masks[target.id] = mask
+        scope.forget(target.id)
+        scope.held.masks[target.id] = mask
         return _drop(scope, target.id, f"{target.id} = {ast.unparse(node)}")
     value = evaluate(scope, node)
     if isinstance(value, (Index, Grid)):
+        scope.forget(target.id)
         scope.values[target.id] = value
         return _drop(scope, target.id, f"{target.id} = {ast.unparse(node)}")
     return _name(scope, target.id, value)
@@ -80,14 +117,22 @@ def _assign(scope: Scope, target: ast.expr, node: ast.expr) -> list[str]:
 def _drop(scope: Scope, name: str, text: str) -> list[str]:
     """Leave out an index or a mask, unless a marked statement needs it still."""
     scope.dropped.add(name)
-    return [text] if name in scope.kept else []
+    if name not in scope.kept:
+        return []
+    scope.missed |= {child.id for child in ast.walk(ast.parse(text)) if isinstance(child, ast.Name)}
+    return [text]
 
 
 def _mask_of(scope: Scope, node: ast.expr) -> ast.expr | None:
-    """``node`` if it is a comparison of indexes, which masks are made of."""
+    """A comparison of indexes, or several that hold together, without names of other masks; else None."""
+    if isinstance(node, ast.Name) and node.id in scope.held.masks:
+        scope.check_stale(node.id)
+        return scope.held.masks[node.id]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd):
-        sides = [_mask_of(scope, node.left), _mask_of(scope, node.right)]
-        return node if any(side is not None for side in sides) else None
+        left, right = _mask_of(scope, node.left), _mask_of(scope, node.right)
+        if left is None and right is None:
+            return None
+        return ast.BinOp(left or node.left, node.op, right or node.right)
     if not isinstance(node, ast.Compare):
         return None
     before = list(scope.before)
@@ -143,11 +188,11 @@ def _unpack(scope: Scope, target: ast.Tuple, node: ast.expr) -> list[str]:
     value = evaluate(scope, node)
     if isinstance(value, Grid):
         pairs = zip(names, value.indexes, strict=False)
-        lines = [line for name, index in pairs for line in _hold_index(scope, name, index)]
+        lines = [line for name, index in pairs for line in _hold_index(scope, name, index, node)]
         return [f"{ast.unparse(target)} = {ast.unparse(node)}"] if lines else []
     for name in names:
         if name is not None:
-            scope.values.pop(name, None)
+            scope.forget(name)
             if isinstance(value, Tensor):
                 scope.values[name] = Tensor(name)
     return [f"{ast.unparse(target)} = {ast.unparse(as_node(scope, value))}"]
@@ -157,29 +202,31 @@ def _assign_each(scope: Scope, names: list[str], nodes: list[ast.expr]) -> list[
     """``a, b = x, y``, one after the other; together, if a name is on both sides or none is of a tile."""
     values = [evaluate(scope, node) for node in nodes]
     if all(isinstance(value, (Index, Grid)) for value in values):
-        return [line for name, value in zip(names, values, strict=True) for line in _hold_index(scope, name, value)]
+        each = zip(names, values, nodes, strict=True)
+        return [line for name, value, source in each for line in _hold_index(scope, name, value, source)]
     read = {child.id for node in nodes for child in ast.walk(node) if isinstance(child, ast.Name)}
     if all(isinstance(value, Plain) for value in values) or read & set(names):
         held = [scope.bind(value, "tile") if isinstance(value, Tensor) else value for value in values]
         texts = [ast.unparse(as_node(scope, value)) for value in held]
         for name, value in zip(names, held, strict=True):
-            scope.values.pop(name, None)
+            scope.forget(name)
             if isinstance(value, Tensor):
                 _hold(scope, name, value)
         return [f"{', '.join(names)} = {', '.join(texts)}"]
-    for name, value in zip(names, values, strict=True):
+    for name, value, source in zip(names, values, nodes, strict=True):
         if isinstance(value, (Index, Grid)):
-            scope.before += _hold_index(scope, name, value)
+            scope.before += _hold_index(scope, name, value, source)
         else:
             scope.before += _name(scope, name, value)
     return []
 
 
-def _hold_index(scope: Scope, name: str | None, value: Value) -> list[str]:
+def _hold_index(scope: Scope, name: str | None, value: Value, source: ast.expr) -> list[str]:
     if name is None:
         return []
+    scope.forget(name)
     scope.values[name] = value
-    return _drop(scope, name, f"{name} = ...")
+    return _drop(scope, name, f"{name} = {ast.unparse(source)}")
 
 
 def _destination(scope: Scope, target: ast.Subscript, bounds: Bounds) -> Tensor | None:

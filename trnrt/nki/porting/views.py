@@ -51,7 +51,8 @@ def _in_new_order(tensor: Tensor, keys: list[Key | None]) -> list[Key]:
     if tensor.partition:
         found += [_ALL] * (tensor.partition + 1 - len(found))
         found.insert(0, found.pop(tensor.partition))
-    while found and found[-1] == _ALL:
+    counts = rank is None and any(isinstance(key, str) for key in found)  # a full slice says that there is a dimension
+    while found and found[-1] == _ALL and not counts:
         found.pop()
     return found
 

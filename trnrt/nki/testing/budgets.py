@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from trnrt.nki.calls import describe
+from trnrt.nki.errors import OptionError
 from trnrt.nki.machine.program import Program
+from trnrt.nki.machine.targets import get_target
 from trnrt.nki.profiling import Profile, profile_programs
 from trnrt.nki.sim.arguments import host_arguments
 from trnrt.nki.sim.kernel import Simulated, intercept_calls
@@ -33,15 +35,24 @@ class Budget:
 
 
 def read_budget(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Budget:
-    """The budget of a mark with these arguments; ValueError if they are others."""
+    """The budget of a mark with these arguments; ValueError if they are others, or name a target that doesn't exist."""
     try:
         budget = Budget(*args, **kwargs)
     except TypeError:
         raise ValueError("nki_budget takes us=, and upper=True for the upper end of the range") from None
-    for us in budget.us.values() if isinstance(budget.us, Mapping) else (budget.us,):
-        if isinstance(us, bool) or not isinstance(us, (int, float)) or not us > 0:
-            raise ValueError(f"nki_budget: us={budget.us!r} is not a positive number of microseconds")
-    return budget
+    limits = budget.us.values() if isinstance(budget.us, Mapping) else (budget.us,)
+    positive = [isinstance(us, (int, float)) and not isinstance(us, bool) and us > 0 for us in limits]
+    if not positive or not all(positive):
+        raise ValueError(f"nki_budget: us={budget.us!r} is not a positive number of microseconds")
+    return replace(budget, us=_by_name(budget.us)) if isinstance(budget.us, Mapping) else budget
+
+
+def _by_name(limits: Mapping[str, float]) -> dict[str, float]:
+    """Limits by the names of their targets, which may be given by an alias."""
+    try:
+        return {get_target(target).name: us for target, us in limits.items()}
+    except OptionError as error:
+        raise ValueError(f"nki_budget: us={dict(limits)!r}: {error}; {error.hint}") from None
 
 
 class Calls:

@@ -135,7 +135,8 @@ class Run:
             values = expected
         if len(values) != len(found):
             given = ", ".join(name for name, _, _ in found) or "nothing"
-            raise AssertionError(f"{program.kernel} gives {given}, and the test expects {len(values)} arrays")
+            wanted = "1 array" if len(values) == 1 else f"{len(values)} arrays"
+            raise AssertionError(f"{program.kernel} gives {given}, and the test expects {wanted}")
         for (name, view, array), value in zip(found, values, strict=True):
             yield name, view, array, value
 
