@@ -19,7 +19,7 @@ from trnrt.report.against import (
     RunLine,
     compare_runs,
     difference_parts,
-    match_lines,
+    pair_lines,
     pair_runs,
     run_of,
 )
@@ -42,19 +42,19 @@ def a_run(name: str = "add(f32[1])", us: float = 10.0, **changes: Any) -> Run:
 
 
 def test_lines_that_moved_are_matched_by_their_code() -> None:
-    assert numbers(match_lines(lines("a", "b", "c"), lines("new", "a", "b", "c"))) == [
+    assert numbers(pair_lines(lines("a", "b", "c"), lines("new", "a", "b", "c"))) == [
         (None, 1), (1, 2), (2, 3), (3, 4)
     ]  # fmt: skip
-    assert numbers(match_lines(lines("a", "b", "c"), lines("a", "c"))) == [(1, 1), (2, None), (3, 2)]
+    assert numbers(pair_lines(lines("a", "b", "c"), lines("a", "c"))) == [(1, 1), (2, None), (3, 2)]
 
 
 def test_a_line_that_changed_in_place_is_the_same_line() -> None:
-    assert numbers(match_lines(lines("a", "b", "c"), lines("a", "B", "c"))) == [(1, 1), (2, 2), (3, 3)]
+    assert numbers(pair_lines(lines("a", "b", "c"), lines("a", "B", "c"))) == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_equal_lines_are_matched_in_their_order() -> None:
     before, after = lines("load", "add", "load"), lines("load", "add", "load", "load")
-    assert numbers(match_lines(before, after)) == [(1, 1), (2, 2), (3, 3), (None, 4)]
+    assert numbers(pair_lines(before, after)) == [(1, 1), (2, 2), (3, 3), (None, 4)]
 
 
 def test_runs_are_paired_by_their_call_or_their_order() -> None:

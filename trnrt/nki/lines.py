@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from trnrt.nki.machine.loops import is_loop_barrier
@@ -113,3 +114,25 @@ def _use(line: Line, tally: _Tally, total: int) -> LineUse:
     busy = {name: tally.busy[name] / PS_PER_US for name in (*ENGINES, DMA) if tally.busy[name]}
     share = tally.path / max(1, total)
     return LineUse(*line, tally.function, tally.instructions, busy, tally.path / PS_PER_US, share)
+
+
+def match_lines(
+    first: Sequence[str], second: Sequence[str], alike: float = 0.0
+) -> Iterator[tuple[int | None, int | None]]:
+    """The positions of lines of two texts side by side, in the order of the second, as a diff shows them.
+
+    As many lines in the place of others are edited ones, if each is at least as much like its own as ``alike``
+    (``SequenceMatcher.ratio``). None where a line has no partner.
+    """
+    for tag, i0, i1, j0, j1 in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        is_same = tag == "equal" or (i1 - i0 == j1 - j0 and _are_alike(first[i0:i1], second[j0:j1], alike))
+        if is_same:
+            yield from zip(range(i0, i1), range(j0, j1), strict=True)
+        else:
+            yield from ((i, None) for i in range(i0, i1))
+            yield from ((None, j) for j in range(j0, j1))
+
+
+def _are_alike(first: Sequence[str], second: Sequence[str], least: float) -> bool:
+    """True if each line is so much like the one in its place."""
+    return all(SequenceMatcher(None, a, b).ratio() >= least for a, b in zip(first, second, strict=True))

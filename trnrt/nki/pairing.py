@@ -5,12 +5,12 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from trnrt.nki.errors import KernelError, OptionError
 from trnrt.nki.level import Level
+from trnrt.nki.lines import match_lines
 from trnrt.nki.loading import Launch, find_launches, loading
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.program import Program
@@ -158,26 +158,17 @@ def _compare(asking: Asking, first: Side, second: Side) -> Comparison:
 def pair_lines(first: Profile, second: Profile) -> tuple[LinePair, ...]:
     """The lines of both kernels in the order of the second, with those that only the first has in their place."""
     one, other = _lines(first), _lines(second)
-    matcher = SequenceMatcher(a=[code for code, _ in one], b=[code for code, _ in other], autojunk=False)
-    found = []
-    for tag, a0, a1, b0, b1 in matcher.get_opcodes():
-        if tag == "equal":
-            for (code, a), (_, b) in zip(one[a0:a1], other[b0:b1], strict=True):
-                found.append(LinePair(code, a.lines[0], b.lines[0], a.time_us, b.time_us))
-        elif _are_edited(one[a0:a1], other[b0:b1]):
-            for (_, a), (code, b) in zip(one[a0:a1], other[b0:b1], strict=True):
-                found.append(LinePair(code, a.lines[0], b.lines[0], a.time_us, b.time_us))
-        else:
-            found += [LinePair(code, a.lines[0], None, a.time_us, None) for code, a in one[a0:a1]]
-            found += [LinePair(code, None, b.lines[0], None, b.time_us) for code, b in other[b0:b1]]
-    return tuple(found)
+    pairs = match_lines([code for code, _ in one], [code for code, _ in other], _ALIKE)
+    return tuple(_pair(None if i is None else one[i], None if j is None else other[j]) for i, j in pairs)
 
 
-def _are_edited(first: Sequence[tuple[str, StepUse]], second: Sequence[tuple[str, StepUse]]) -> bool:
-    """True if as many lines stand in the place of others, each much like its own."""
-    if len(first) != len(second):
-        return False
-    return all(SequenceMatcher(None, a, b).ratio() > _ALIKE for (a, _), (b, _) in zip(first, second, strict=True))
+def _pair(first: tuple[str, StepUse] | None, second: tuple[str, StepUse] | None) -> LinePair:
+    known = second or first
+    assert known is not None
+    a, b = (None if line is None else line[1] for line in (first, second))
+    numbers = (None if use is None else use.lines[0] for use in (a, b))
+    times = (None if use is None else use.time_us for use in (a, b))
+    return LinePair(known[0], *numbers, *times)
 
 
 def _lines(profile: Profile) -> list[tuple[str, StepUse]]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from difflib import SequenceMatcher
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import OptionError
+from trnrt.nki.lines import match_lines
 from trnrt.report.comparing import Change, call_name
 from trnrt.report.layout import Line, plain_table
 from trnrt.report.profiles import CHANGES_SHOWN, change_rows
@@ -113,24 +113,18 @@ def compare_runs(before: Run, after: Run) -> Difference:
     """The difference of two runs."""
     names = dict.fromkeys((*after.engines, *before.engines))
     engines = tuple(Change(name, before.engines.get(name), after.engines.get(name)) for name in names)
-    lines = sorted(match_lines(before.lines, after.lines), key=lambda line: -abs(line.change.difference))
+    lines = sorted(pair_lines(before.lines, after.lines), key=lambda line: -abs(line.change.difference))
     return Difference(before, after, engines, tuple(lines))
 
 
-def match_lines(before: Sequence[RunLine], after: Sequence[RunLine]) -> list[LineChange]:
+def pair_lines(before: Sequence[RunLine], after: Sequence[RunLine]) -> list[LineChange]:
     """The lines of two runs side by side: equal code in the same order, whatever its number.
 
     Lines changed in place, as many as before, are matched, too.
     """
     old, new = [[line.code or _place(line) for line in lines] for lines in (before, after)]
-    found = []
-    for kind, i0, i1, j0, j1 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if kind == "equal" or i1 - i0 == j1 - j0:
-            found += [LineChange(*pair) for pair in zip(before[i0:i1], after[j0:j1], strict=True)]
-        else:
-            found += [LineChange(line, None) for line in before[i0:i1]]
-            found += [LineChange(None, line) for line in after[j0:j1]]
-    return found
+    pairs = match_lines(old, new)
+    return [LineChange(None if i is None else before[i], None if j is None else after[j]) for i, j in pairs]
 
 
 def pair_runs(before: Sequence[Run], after: Sequence[Run]) -> list[Difference] | None:
