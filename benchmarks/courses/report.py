@@ -63,9 +63,9 @@ Berkeley's CS152, lab 6, with public solutions and with kernels that are known t
 
 ## The harnesses
 
-Times are predictions. The limits are the courses'; published times are measurements of the same kernel, of which
-`benchmarks/courses/harnesses.py` names the sources. A run called bad must fail as it does. Options are those of
-`trnrt nki run`.
+All times but the published ones are predictions. A limit is the course's own. A published time was measured with the
+same kernel; `benchmarks/courses/harnesses.py` names the sources. A run that is called bad is as it must be if it fails
+in the way that is expected of it. Options behind a run's name are those of `trnrt nki run`.
 
 | run | target | predicted us | limit us | published us | as it must be |
 |---|---|---|---|---|---|"""
@@ -140,5 +140,5 @@ def difference_text(outcome: Outcome) -> str:
 
 
 def verdict_of(outcome: Outcome) -> str:
-    """Whether a kernel agrees, or why it doesn't."""
+    """The verdict on a kernel: that it agrees, or the reason why it doesn't."""
     return f"agrees ({outcome.tolerance})" if outcome.agrees else outcome.problem

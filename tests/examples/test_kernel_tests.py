@@ -24,7 +24,7 @@ BLOCK = re.compile(r"(<!-- generated: .* -->\n```\n)(.*?)(```\n<!-- end -->)", r
 
 @cache
 def output() -> str:
-    """What ``pytest examples/kernel_tests`` prints, 110 columns wide, where trnrt is installed."""
+    """The output of ``pytest examples/kernel_tests``, 110 columns wide, with trnrt installed."""
     command = [sys.executable, "-m", "pytest", "examples/kernel_tests", "-p", "trnrt.nki.testing.plugin", "--no-header"]
     for name in ("cacheprovider", "schemathesis", "hypothesispytest", "anyio"):  # of this environment, slow to import
         command += ["-p", f"no:{name}"]

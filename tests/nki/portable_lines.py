@@ -50,7 +50,7 @@ LEFT = {
 
 
 def port_line(line: str) -> tuple[str, tuple[Mark, ...]]:
-    """What the port makes of lines of a kernel with tiles ``x``, ``y`` and ``column``, and its marks."""
+    """The ported lines of a kernel with tiles ``x``, ``y`` and ``column``, and their marks."""
     body = f"# begin\n{line}\n# end"
     ported = port_source(TILES.replace("    {line}", indent(body, "    ")), "old.py")
     made = ported.text.split("# begin\n")[1].split("    # end")[0]

@@ -1,4 +1,4 @@
-"""What pins the critical path: the kind, the lines and the figures; advice only where it is certain."""
+"""The sentence on the critical path: its kind, lines and figures, and advice only where it is certain."""
 
 from __future__ import annotations
 

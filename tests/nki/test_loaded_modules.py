@@ -1,4 +1,4 @@
-"""What imports and short commands load: the time that they take is mostly that of the modules.
+"""The modules that imports and short commands load, as loading takes most of their time.
 
 ``python -m benchmarks.starting`` measures it.
 """

@@ -69,7 +69,7 @@ def test_the_page_shows_its_inputs() -> None:
 
 @dataclass
 class Checked:
-    """What the action's script did."""
+    """The result of the action's script."""
 
     code: int
     out: str

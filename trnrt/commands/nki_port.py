@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Porting:
-    """Where the ported file goes, and whether the two files run."""
+    """The place of the ported file, and whether the two files run."""
 
     diff: bool = flag("Output", "--diff", default=False, help="Print the changes, not the whole file.")
     output: Path | None = flag("Output", "--output", "-o", metavar="FILE", help="Write the ported file.")
@@ -102,7 +102,7 @@ def _changes(script: Path, old: str, new: str) -> str:
 
 
 def _summary(script: Path, ported: Ported, compared: list[Compared], *, ran: bool) -> str:
-    """What was done, what is left, and whether the numbers agree."""
+    """The report on a port: the marks that are left, and the comparison of the numbers."""
     from rich.text import Text
 
     from trnrt.report.console import render

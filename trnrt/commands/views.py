@@ -43,7 +43,7 @@ class Views:
 
 @dataclass(frozen=True)
 class Checking:
-    """Where the findings of a check go, and whether it is repeated."""
+    """The place for a check's findings, and whether the check is repeated."""
 
     sarif: Path | None = flag("Output", "--sarif", metavar="FILE", help="Also write the findings as SARIF 2.1.0.")
     watch: bool = flag(

@@ -1,4 +1,4 @@
-"""What pins the critical path: the kind of work that holds most of it, where, and what would certainly shorten it."""
+"""The bottleneck of a kernel: the work that holds most of the critical path, its lines, and a sure way to cut it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SAID = {
 
 @dataclass(frozen=True, slots=True)
 class Place(Named):
-    """Where time of the critical path goes: a line, or a step of a model (line 0). Microseconds."""
+    """A line, or a step of a model (line 0), and its time on the critical path in microseconds."""
 
     name: str
     file: str
@@ -51,7 +51,7 @@ class Place(Named):
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck(Named):
-    """What holds most of the critical path, without the launch.
+    """The work that holds most of the critical path, without the launch.
 
     ``kind``: ``DMA latency``, ``DMA data``, an engine's elements (``tensor engine``), its fixed costs (``tensor
     latency``), or another part of the breakdown. ``count``: its instructions on the path; ``places``: where most of
@@ -126,7 +126,7 @@ def _kind(timeline: Timeline, segment: Segment) -> str:
 
 
 def _places(held: _Held, steps: Sequence[Step] | None) -> list[Place]:
-    """Where the time goes, the longest first."""
+    """The places where the time is spent, the longest first."""
     timeline = held.timeline
     program = timeline.program
     name = _line_name(program.file) if steps is None else _step_name(timeline, steps)
@@ -189,7 +189,7 @@ def _subject_of(held: _Held) -> tuple[str, str, str]:
 
 
 def _launch_text(timeline: Timeline) -> str:
-    """What a small kernel must know: its start and end outweigh the rest."""
+    """A remark on a small kernel, whose start and end outweigh the rest."""
     launch = timeline.timing.benchmark_ns / 1000
     if launch * PS_PER_US <= timeline.duration:
         return ""
@@ -221,7 +221,7 @@ def _list_text(names: Sequence[str]) -> str:
 
 
 def _busy_text(timeline: Timeline) -> str:
-    """How busy the tensor engine is; in a kernel without products, the busiest engine."""
+    """The share of the time in which the tensor engine is busy; without products, that of the busiest engine."""
     engines = {name: busy for name, busy in timeline.busy.items() if name != "sync"}
     products = any(instruction.operation.name in PRODUCTS for instruction in timeline.program.instructions)
     name = "tensor" if products else max(engines, key=lambda one: (engines[one], one))
@@ -238,7 +238,7 @@ def _payloads(held: _Held) -> list[int]:
 
 
 def _advice(held: _Held) -> str:
-    """What would certainly help; "" if nothing is certain."""
+    """The advice that certainly helps; "" if there is none."""
     count = len(held.issues)
     if held.kind == "tensor engine":
         return _advise_dtype(held)

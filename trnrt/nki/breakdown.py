@@ -84,7 +84,7 @@ def holders_of(timelines: Iterable[Timeline]) -> tuple[Holder, ...]:
 
 
 def holder_of(timeline: Timeline, segment: Segment) -> str:
-    """What holds a segment of the critical path (see ``Holder.by``)."""
+    """The holder of a segment of the critical path (see ``Holder.by``)."""
     if segment.part not in ("compute", "instruction latency"):
         return segment.part
     engine = ENGINES[timeline.lane[segment.issue]]

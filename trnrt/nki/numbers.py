@@ -162,7 +162,7 @@ def _same_bits(first: Array, second: Array) -> bool:
 
 
 def agreement_text(found: Agreement) -> str:
-    """How far two results are apart, in words."""
+    """The distance of two results, in words."""
     name = f"{found.name}, {found.dtype} {list(found.shape)}"
     if found.problem:
         return f"{name}: {found.problem}"

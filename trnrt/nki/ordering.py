@@ -19,7 +19,7 @@ TIE = 0.03
 
 
 class Certainty(StrEnum):
-    """How sure the model is of an order."""
+    """The certainty of an order."""
 
     TIE = "tie"  # the headlines are closer than TIE
     CERTAIN = "certain"  # the ranges don't overlap

@@ -72,13 +72,13 @@ class Comparison:
 
     @property
     def slowdown(self) -> float:
-        """How much slower the second is than the first, in percent; negative if it is faster."""
+        """The percentage by which the second is slower than the first; negative if it is faster."""
         return 100 * (self.order.ratio - 1)
 
 
 @dataclass(frozen=True)
 class Asking:
-    """What to compare: the two files, the calls of each (empty: those of its script), and how.
+    """A request to compare two files: the calls of each (empty: those of its script), and the settings.
 
     ``inputs`` gives the arrays to run both on. ``rtol``, ``atol``: None for the dtypes' own.
     """

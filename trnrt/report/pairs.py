@@ -156,14 +156,14 @@ def _limit_lines(found: Comparison, max_slower: float | None) -> list[Text]:
 
 
 def _numbers_lines(found: Comparison) -> list[Text]:
-    """Whether the numbers are equal, for each result."""
+    """A line for each result that says whether its numbers are equal."""
     if found.problem:
         return [Text.assemble(("FAIL", "bold red"), f" the numbers can't be compared: {name_text(found.problem)}")]
     return [agreement_line(agreement) for agreement in found.agreements]
 
 
 def agreement_line(found: Agreement) -> Text:
-    """Whether one result agrees."""
+    """The line on one result."""
     verdict = Text("PASS", "bold green") if found.within else Text("FAIL", "bold red")
     return Text.assemble(verdict, f" {escape_text(agreement_text(found))}")
 

@@ -166,7 +166,7 @@ def _utilization(profile: Profile) -> Line:
 
 
 def _bottleneck(profile: Profile) -> list[Line]:
-    """What pins the critical path, and what would certainly help."""
+    """The sentence on the bottleneck, with its advice."""
     found = profile.bottleneck
     return [] if found is None else [Line(escape_text(text)) for text in (found.sentence, found.advice) if text]
 

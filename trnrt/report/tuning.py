@@ -101,7 +101,7 @@ def _best_parts(tuned: Tuned) -> list[RenderableType]:
 
 
 def _doubts(others: Sequence[Ranked]) -> list[Text]:
-    """How many of the next candidates may be as fast as the best, or faster."""
+    """A line that counts the next candidates which may be as fast as the best, or faster."""
     ties, unsure = (
         sum(ranked.certainty is certainty for ranked in others) for certainty in (Certainty.TIE, Certainty.OPEN)
     )

@@ -60,7 +60,7 @@ def rms_norm(x: Array, gamma: Array) -> Array:
 
 
 def read_quantised(rows: Any) -> Array:
-    """The numbers of quantised rows (..., n + 4), of which the four last bytes are the scale."""
+    """The numbers of quantised rows (..., n + 4). The last four bytes of a row are its scale."""
     rows = np.asarray(rows)
     scale = np.ascontiguousarray(rows[..., -4:]).view(np.uint8).view(np.float32)
     found: Array = rows[..., :-4].astype(np.float64) * scale

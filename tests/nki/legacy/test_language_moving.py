@@ -19,7 +19,7 @@ Function = Callable[..., Any]
 
 
 def filled(make: Function, shape: tuple[int, ...], dtype: Any = None) -> Any:
-    """What ``make`` makes in a kernel: a tile, stored to a tensor of this shape."""
+    """The numbers of the tile that ``make`` returns in a kernel, stored to a tensor of this shape."""
 
     @jit
     def kernel() -> Any:

@@ -1,4 +1,4 @@
-"""What the port can't translate is left as it was, and marked; comments stay; new files are left alone."""
+"""Untranslated code is left as it was, and marked; comments stay; new files are left alone."""
 
 from __future__ import annotations
 
@@ -85,6 +85,25 @@ CHANGES = {
         "x = nl.where(mask, x, 0.0)",
         "mask, a mask, is used outside of mask=",
     ),
+    "a return in a loop that was traced once": (
+        """
+    for i in nl.affine_range(2):
+        for j in range(3):
+            x = nl.load(a[i_p, i_f])
+            return x
+""",
+        "return x",
+        "a return leaves a loop that AWS traced once",
+    ),
+    "a break": (
+        """
+    for i in nl.sequential_range(2):
+        x = nl.load(a[i_p, i_f])
+        break
+""",
+        "break",
+        "a break leaves a loop that AWS traced once",
+    ),
     "min is a variable": (
         """
     rows = a.shape[0]
@@ -107,6 +126,14 @@ def test_names_that_change_are_marked(name: str) -> None:
     assert lines[lines.index(statement, 12) - 1] == ported.marks[0].comment
 
 
+@pytest.mark.parametrize("loop", ["for i in nl.static_range(2)", "while True"])
+def test_loops_of_python_may_be_left(loop: str) -> None:
+    source = (
+        f"    for j in nl.affine_range(2):\n        {loop}:\n            x = nl.load(a[i_p, i_f])\n            break\n"
+    )
+    assert not port_source(KERNEL.replace("    {line}\n", source), "old.py").marks
+
+
 def test_an_index_of_an_earlier_loop_or_branch_is_no_mark() -> None:
     source = """
     for k in nl.affine_range(2):
@@ -115,7 +142,7 @@ def test_an_index_of_an_earlier_loop_or_branch_is_no_mark() -> None:
     for k in nl.affine_range(2):
         rows = k * 128 + nl.arange(128)[:, None]
         if a.shape[0] < 128:
-            return out
+            raise ValueError(a.shape)
         x = nl.load(b[rows, i_f])
 """
     ported = port_source(KERNEL.replace("    {line}\n", source), "old.py")

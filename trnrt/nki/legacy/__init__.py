@@ -18,6 +18,7 @@ docs/legacy.md has the choices where that is silent, and which of its errors are
 ``lang``        the functions of nl
 ``instructions``  the functions of nisa
 ``launching``   jit, launch grids, simulate_kernel, baremetal, benchmark, profile
+``returning``   returns inside loops
 ``artefacts``   the files that harnesses look for
 ``api``         the names of SDK 2.26.1
 ``namespaces``  the modules under their old names

@@ -168,5 +168,5 @@ def direct(kernel: Any, directive: str) -> Any:
 
 
 def directives(function: Callable[..., Any]) -> set[str]:
-    """How the sessions of a kernel's function allocate: names of fields of ``Session``."""
+    """The fields of ``Session`` that a kernel's decorators set, which choose how its tiles are allocated."""
     return getattr(function, _DIRECTIVES, set())

@@ -17,6 +17,7 @@ from typing import Any
 from trnrt.nki.errors import KernelError
 from trnrt.nki.legacy.allocating import directives
 from trnrt.nki.legacy.blocks import Blocks
+from trnrt.nki.legacy.returning import hoist_returns
 from trnrt.nki.legacy.session import Session, activate, is_active
 from trnrt.nki.legacy.tiles import Tile
 from trnrt.nki.level import Level
@@ -48,7 +49,7 @@ class Cores:
 
 
 def nc(count: int) -> Cores:
-    """So many physical cores, as a dimension of a launch grid."""
+    """A dimension of a launch grid, with ``count`` physical cores."""
     return Cores(index(count))
 
 
@@ -115,8 +116,19 @@ class LegacyKernel(Kernel):
                 args = [_wrap(value) for value in arguments.args]
                 result = self.function(*args, **{name: _wrap(value) for name, value in arguments.kwargs.items()})
                 result = _unwrap(self.name, result)
+            _require_all_trips(self.name, session)
         _require_written(tracer, result)
         return result
+
+
+def _require_all_trips(kernel: str, session: Session) -> None:
+    """KernelError if a loop that AWS's compiler traces once was left before its last trip."""
+    if session.left is not None:
+        raise KernelError(
+            f"kernel {kernel} left a loop of nl.affine_range or nl.sequential_range before its last trip: AWS's "
+            f"compiler runs the body's Python once, for all trips\n  at {session.left}",
+            hint="choose the trips by the loop's bounds; nl.static_range is a loop of Python, which can be left",
+        )
 
 
 def _require_written(tracer: Tracer, result: Any) -> None:
@@ -158,7 +170,7 @@ def jit(func: Any = None, mode: str = "auto", **options: Any) -> Any:
         return functools.partial(jit, mode=mode, **options)
     if mode == "benchmark":
         return benchmark(func, **options)
-    return func if isinstance(func, LegacyKernel) else LegacyKernel(func)
+    return func if isinstance(func, LegacyKernel) else LegacyKernel(hoist_returns(func))
 
 
 def trace(func: Any = None, **_: Any) -> Any:

@@ -27,7 +27,12 @@ class Waiting(Protocol):
 
 @dataclass(eq=False)
 class LoopTrips:
-    """A loop that runs, and the places of tiles that its body has given: in ``first`` they are noted, later used."""
+    """A loop that runs, and the places of tiles that its body has given: in ``first`` they are noted, later used.
+
+    ``source``: the line that began it.
+    """
+
+    source: Source
 
     first: bool = True
     given: list[tuple[Source, Any]] = field(default_factory=list)
@@ -48,6 +53,7 @@ class Session:
     ``automatic``: the allocator places all tiles, also those that the kernel gives addresses. ``stacked``: tiles of
     both kinds may be mixed. ``allocated``: where the first tile with a given address is, and the first without.
     ``runs``: of loops that ``nl.loop_reduce`` reduces over. ``loops``: those that run, the outermost first.
+    ``left``: the begin of a loop that was left before its last trip.
     """
 
     tracer: Tracer
@@ -62,6 +68,7 @@ class Session:
     allocated: dict[bool, Source] = field(default_factory=dict)
     runs: dict[object, object] = field(default_factory=dict)
     loops: list[LoopTrips] = field(default_factory=list)
+    left: Source | None = None
 
     def flush(self) -> None:
         """Issue the instruction that waits."""
@@ -191,18 +198,21 @@ def active_session(what: str) -> Session:
     return session
 
 
-def begin_loop() -> LoopTrips:
+def begin_loop() -> LoopTrips | None:
     """Note that a loop runs in the active session, if there is one; ``end_loop`` ends it."""
-    loop, session = LoopTrips(), _ACTIVE.get()
-    if session is not None:
-        session.loops.append(loop)
+    session = _ACTIVE.get()
+    if session is None:
+        return None
+    loop = LoopTrips(session.tracer.here()[0])
+    session.loops.append(loop)
     return loop
 
 
-def end_loop(loop: LoopTrips) -> None:
-    """End a loop, and those inside it that were left by ``break``."""
+def end_loop(loop: LoopTrips, *, early: bool) -> None:
+    """End a loop, and those inside it; ``early``: it was left before its last trip."""
     session = _ACTIVE.get()
     if session is not None and loop in session.loops:
+        session.left = loop.source if early else session.left
         del session.loops[session.loops.index(loop) :]
 
 

@@ -212,7 +212,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class MaskedTile:
-    """``tile[condition]``: an operand of a matrix product, of which only a part counts."""
+    """``tile[condition]``: an operand of a matrix product with a part that counts alone."""
 
     tile: Tile
     mask: Mask

@@ -65,7 +65,7 @@ def merge_branches(scope: Scope, ends: Sequence[Held]) -> None:
 
 
 def _merge_tensors(name: str, tensors: Sequence[Tensor]) -> Tensor:
-    """What is known of a tensor that is one of several."""
+    """The tensor that a name holds after branches, as far as they agree."""
     if all(tensor == tensors[0] for tensor in tensors):
         return tensors[0]
     shapes = [tensor.shape for tensor in tensors]

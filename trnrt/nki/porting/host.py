@@ -1,4 +1,4 @@
-"""What runs on the host: decorators, and calls of ``nki.baremetal``, ``nki.simulate_kernel`` and ``nki.benchmark``."""
+"""Code of the host: decorators, and calls of ``nki.baremetal``, ``nki.simulate_kernel`` and ``nki.benchmark``."""
 
 from __future__ import annotations
 

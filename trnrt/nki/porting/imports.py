@@ -43,7 +43,7 @@ def find_import_lines(code: str) -> list[tuple[int, int]]:
 
 
 def aliases(tree: ast.Module) -> dict[str, str]:
-    """What names of AWS's and numpy's modules mean in the file, as in {"nl": "nki.language"}."""
+    """The modules behind the file's names, of AWS and numpy, as in {"nl": "nki.language"}."""
     found = {}
     for module, name, alias in find_imports(tree):
         top = module.split(".")[0]

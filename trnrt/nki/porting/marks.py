@@ -1,4 +1,4 @@
-"""What the port leaves as it is, and why: a mark is a comment in the ported file, and a line of the verb's list."""
+"""Marks on code that the port leaves as it is: a comment in the ported file, and a line of the verb's list."""
 
 from __future__ import annotations
 

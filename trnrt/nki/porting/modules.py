@@ -144,6 +144,7 @@ class Porter:
             return [self._kernel(node, indent, scope)], []
         if isinstance(node, (cst.For, cst.While)):
             enter_loop(scope, stored_names(_tree(node)))
+            scope.loops.append(isinstance(node, cst.For) and _is_traced_once(node))
         try:
             before, node = self._header_and_elif(node, scope)
         except UntranslatedError as error:
@@ -153,7 +154,10 @@ class Porter:
         if lead:
             lead[0] = _prepend_lines(lead[0], list(getattr(node, "leading_lines", [])))
             node = node.with_changes(leading_lines=[])
-        return [*lead, self._blocks(node, scope, indent)], []
+        made = self._blocks(node, scope, indent)
+        if isinstance(node, (cst.For, cst.While)):
+            scope.loops.pop()
+        return [*lead, made], []
 
     def _blocks(self, node: cst.BaseStatement, scope: Scope, indent: str) -> cst.BaseStatement:
         """A compound statement with its blocks ported: each branch of an ``if`` starts with what held before it."""
@@ -310,13 +314,19 @@ def _names(code: str) -> set[str]:
     return set(re.findall(r"[A-Za-z_]\w*", code))
 
 
+def _is_traced_once(loop: cst.For) -> bool:
+    """True for a loop whose body's Python the old compiler ran once."""
+    text = _EMPTY.code_for_node(loop.iter)
+    return re.search(r"\b(affine|sequential)_range\s*\(", text) is not None
+
+
 def _header_of(node: cst.BaseStatement) -> cst.CSTNode:
     found = getattr(node, "iter", None) or getattr(node, "test", None)
     return found if found is not None else node
 
 
 def _forget(scope: Scope, statements: list[ast.stmt]) -> None:
-    """What an untranslated statement assigns is a tensor of unknown shape."""
+    """Make the tensors that an untranslated statement assigns ones of unknown shape."""
     for statement in statements:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         for target in targets:

@@ -100,7 +100,7 @@ def _root(x: Tensor) -> str | None:
 
 
 def _common(x: Value, y: Value) -> Tensor:
-    """What is known of the result: the operand with fewer dimensions of size 1."""
+    """The result's shape and dtype as far as they are known: those of the operand with fewer dimensions of size 1."""
     tensors = [value for value in (x, y) if isinstance(value, Tensor)]
     assert tensors
     if len(tensors) == 1 or (tensors[0].root is not None and tensors[0].root == tensors[1].root):
@@ -113,7 +113,7 @@ def _common(x: Value, y: Value) -> Tensor:
 
 
 def _instruction(scope: Scope, name: str, x: Value, y: Value) -> Make | None:
-    """How to write the result into a tensor that is there: None if only a copy of it can be."""
+    """The instruction that writes the result into an existing tensor; None if only a copy can."""
     nisa, op = scope.nisa, scope.nl(name)
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         if "sbuf" not in (x.space, y.space):
@@ -143,7 +143,7 @@ def _spread(scope: Scope, x: Tensor, y: Tensor, *, cut: bool) -> tuple[Tensor, T
 
 
 def _repeats(a: str | None, b: str | None) -> int | None:
-    """Which of two sizes is repeated: 0, 1, or 2 for neither; None if their text doesn't say."""
+    """The size that is repeated: 0 for the first, 1 for the second, 2 for neither; None if their text doesn't say."""
     if same(a, b):
         return 2
     if a is None or b is None or "1" not in (a, b):

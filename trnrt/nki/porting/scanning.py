@@ -1,4 +1,4 @@
-"""What a function is, before its statements are ported: its tensors, outputs and accumulators."""
+"""A first pass over a function, before its statements are ported: its tensors, outputs and accumulators."""
 
 from __future__ import annotations
 

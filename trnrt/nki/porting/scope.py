@@ -30,7 +30,7 @@ NUMPY_OPERATORS |= {name: name for name in _SAME.split()} | {"bool_": "bool_"}
 
 @dataclass
 class File:
-    """What the functions of a file share: what its names mean, the imports and helpers that it will need."""
+    """A file that is ported: the meaning of its names, and the imports and helpers that it will need."""
 
     aliases: Mapping[str, str]
     needed: set[str] = field(default_factory=set)
@@ -62,7 +62,10 @@ USUAL = {"nki.language": "nl", "nki.isa": "nisa", "nki": "nki"}
 
 @dataclass
 class Held:
-    """What the names of a function hold at a statement. ``stale``: why an index or a mask can't be used any more."""
+    """The names of a function at a statement, with the tensors, indexes and masks that they hold.
+
+    ``stale``: why an index or a mask can't be used any more.
+    """
 
     values: dict[str, Value] = field(default_factory=dict)
     masks: dict[str, ast.expr] = field(default_factory=dict)
@@ -87,13 +90,14 @@ class Scope:
     dropped: set[str] = field(default_factory=set)
     missed: set[str] = field(default_factory=set)  # names in untranslated statements
     notes: list[str] = field(default_factory=list)
+    loops: list[bool] = field(default_factory=list)  # around a statement, outermost first: True if AWS traced it once
 
     @property
     def values(self) -> dict[str, Value]:
         return self.held.values
 
     def look_up(self, name: str) -> Value | None:
-        """What a name holds, if it is a tensor or an index.
+        """The tensor or the index that a name holds; None for anything else.
 
         Raises:
             UntranslatedError: if it is an index that can't be used here, or a mask.
@@ -157,7 +161,7 @@ class Scope:
         return replace(tensor, shape=shape)
 
     def refresh(self, value: Value) -> Value:
-        """What is known of a named tensor by now."""
+        """A named tensor, as far as it is known by now."""
         held = self.values.get(value.text) if isinstance(value, Tensor) and value.text is not None else None
         return value if held is None else held
 

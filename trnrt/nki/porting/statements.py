@@ -22,6 +22,7 @@ def port_statement(scope: Scope, node: ast.stmt) -> list[str]:
     Raises:
         UntranslatedError: if it has no translation.
     """
+    _check_leaving(scope, node)
     scope.before, held, names = [], scope.held.copy(), stored_names(node)
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         last = _assign(scope, node.targets[0], node.value)
@@ -42,6 +43,16 @@ def port_statement(scope: Scope, node: ast.stmt) -> list[str]:
     _check_builtins(scope, lines)
     outdate(scope, names, held)
     return lines
+
+
+def _check_leaving(scope: Scope, node: ast.stmt) -> None:
+    """A statement that leaves a loop is refused if the old compiler ran the body's Python once, for all trips."""
+    is_left = any(scope.loops) if isinstance(node, ast.Return) else scope.loops[-1:] == [True]
+    if is_left and isinstance(node, (ast.Return, ast.Break)):
+        word, instead = (
+            ("return", "write it behind the loop") if isinstance(node, ast.Return) else ("break", "stop at its bound")
+        )
+        raise UntranslatedError(f"a {word} leaves a loop that AWS traced once, for all trips", instead)
 
 
 def _annotate(node: ast.AnnAssign, lines: list[str]) -> list[str]:

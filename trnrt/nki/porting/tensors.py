@@ -1,4 +1,4 @@
-"""What the port knows of a tensor, by syntax alone: where it is, and the text of its sizes as far as it can be read."""
+"""A tensor as the port knows it, by syntax alone: its memory, and the text of its sizes as far as it can be read."""
 
 from __future__ import annotations
 

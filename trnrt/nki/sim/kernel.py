@@ -68,7 +68,7 @@ class Kernel:
 
     @property
     def brackets(self) -> str:
-        """What the brackets of a call say: ``[2]``; "" for one core."""
+        """The brackets of a call: ``[2]``; "" for one core."""
         return "" if self.cores in (None, 1) else f"[{self.cores}]"
 
     def run(self, arguments: inspect.BoundArguments) -> Any:
@@ -254,7 +254,7 @@ class Simulated:
         return given.call_result(executor.program.call_result(outputs))
 
     def prepare(self, given: Given) -> tuple[Executor | CoreGroup, list[Array]]:
-        """What runs a call, traced when its shapes are new, and its tensor arguments in the order of the program's."""
+        """The executor of a call, traced if its shapes are new, and its tensor arguments in the program's order."""
         __tracebackhide__ = True
         bound = _bind(self.function, given.args, given.kwargs)
         values: list[Any] = []

@@ -1,4 +1,4 @@
-"""How a kernel is launched: on how many physical cores, and with which options of ``nki.jit``."""
+"""The launch of a kernel: its number of physical cores, and the options of ``nki.jit``."""
 
 from __future__ import annotations
 

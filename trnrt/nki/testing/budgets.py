@@ -72,7 +72,7 @@ class Calls:
         return result
 
     def complaints(self, budget: Budget) -> list[str]:
-        """What is over the budget: a text for each call. One that says so if there is no call."""
+        """A text for each call over the budget; a single text if there is no call at all."""
         if not self._made:
             return ["nki_budget: the test ran no kernel on the simulator, so there is no time to compare"]
         profiles = [(label, profile_programs(programs)) for _, label, programs in self._made.values()]
@@ -102,7 +102,7 @@ def _excess(label: str, profile: Profile, budget: Budget) -> Iterator[str]:
 
 
 def _breakdown(profile: Profile) -> Iterator[str]:
-    """Where the time goes: by kind of cost, and the lines of the kernel that take most."""
+    """The time by kind of cost, and the lines of the kernel that take most."""
     yield "by cost:"
     for part in sorted(profile.breakdown.parts, key=lambda part: -part.time_us):
         if part.time_us > 0:

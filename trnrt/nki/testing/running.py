@@ -151,7 +151,7 @@ class Run:
     def _complaint(
         self, what: str, view: View, got: Array, expected: Array, rtol: float | None, atol: float | None
     ) -> str | None:
-        """What is wrong with an array; None if nothing is."""
+        """The text on a wrong array; None if the array is right."""
         tolerance = choose_tolerance(_format_of(view, got), rtol, atol)
         try:
             mismatch = find_mismatch(got, expected, tolerance)

@@ -53,7 +53,7 @@ def element_at(view: View, index: Sequence[int]) -> Element:
 
 
 def find_index(view: View, number: int) -> tuple[int, ...] | None:
-    """Where a view has element ``number`` of its storage, counted in the view's dtype; None if it doesn't."""
+    """The index in a view of element ``number`` of its storage, counted in the view's dtype; None if it isn't there."""
     found = [0] * view.ndim
     # Longest steps first: what is left must be within reach of the shorter ones.
     dims = sorted(range(view.ndim), key=lambda dim: -abs(view.strides[dim]))

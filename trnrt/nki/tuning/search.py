@@ -1,4 +1,4 @@
-"""Which candidates to try: all of a small space; of a large one random ones, then neighbours of the best so far.
+"""The choice of candidates: all of a small space; of a large one random ones, then neighbours of the best so far.
 
 The order depends on the space, the seed and the results alone, so a run that resumes from kept results goes the same
 way.

@@ -39,7 +39,7 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class Wish:
-    """What to tune: the file, the call (None: the only one that its script makes), and the values to try.
+    """A request to tune: the file, the call (None: the only one that its script makes), and the values to try.
 
     ``trials``, ``seconds``: the most candidates, and the most time. ``reference``: a function of the file that computes
     the right numbers; None takes the default candidate's. ``records``: the file of results. ``inputs`` gives the arrays

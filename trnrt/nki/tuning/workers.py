@@ -122,7 +122,7 @@ class Workers:
                 return
 
     def _receive(self, worker: _Worker) -> Iterator[Trial]:
-        """What a process has sent; or the end of the process as its candidate's reason."""
+        """The result that a process has sent; if it ended, that as its candidate's reason."""
         try:
             got = worker.pipe.recv()
         except (EOFError, ConnectionResetError):

@@ -42,7 +42,7 @@ def _compared_mark(profile: Profile) -> str:
 
 
 def bottleneck(profile: Profile) -> str:
-    """What pins the critical path, and what would certainly help; "" for a kernel without instructions."""
+    """The sentence on the bottleneck, with its advice; "" for a kernel without instructions."""
     found = profile.bottleneck
     if found is None:
         return ""

@@ -27,10 +27,10 @@ Window = tuple[int, int, tuple[int, ...], tuple[int, ...]]
 
 
 def loop_reduce(x: Any, op: Any, loop_indices: Any, *, dtype: Any = None, mask: Any = None, **_: Any) -> Pending:
-    """``op`` over the tiles ``x`` of all trips of the loops: the first trip writes x to the destination, the others
-    combine it with what is there, by a tensor_tensor.
+    """Reduce the tiles ``x`` of all trips of the loops by ``op``: a copy of the first, then a tensor_tensor for each.
 
-    A loop begins anew when the outermost of ``loop_indices`` does; plain integers when they come again.
+    The result is in the destination. A loop begins anew when the outermost of ``loop_indices`` does; plain integers
+    begin it when they come again.
     """
     what = "nl.loop_reduce"
     x, operator = require_tile(what, x), as_operator(op)

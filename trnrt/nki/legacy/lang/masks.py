@@ -62,7 +62,7 @@ def operand_tile(what: str, operand: Any, argument: str) -> Tile:
 
 
 def _masked_operand(what: str, mask: Any, stationary: Tile, moving: Tile) -> int:
-    """Which operand's free axes a mask is about: 0 is stationary, 1 moving."""
+    """The operand whose free axes a mask is about: 0 is stationary, 1 moving."""
     if not isinstance(mask, Mask) or all(size == 1 for size in mask.values.shape[1:]):
         return 1
     fits = [_fits(mask, one.shape) for one in (stationary, moving)]

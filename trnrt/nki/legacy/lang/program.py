@@ -63,15 +63,16 @@ class Trips:
 
     def __iter__(self) -> Iterator[LoopIndex]:
         last, run = len(self.numbers) - 1, next(_RUNS)
-        loop = begin_loop() if self.traced_once else None
+        loop, early = begin_loop() if self.traced_once else None, False
         try:
             for at, number in enumerate(self.numbers):
                 if loop is not None:
                     loop.begin(first=at == 0)
+                early = at < last
                 yield LoopIndex(number, first=at == 0, last=at == last, run=run)
         finally:
             if loop is not None:
-                end_loop(loop)
+                end_loop(loop, early=early)
 
     def __len__(self) -> int:
         return len(self.numbers)
