@@ -27,6 +27,8 @@ from trnrt.serve.settings import ServeSettings
 Array = NDArray[Any]
 State = Literal["loading", "ready", "recovering", "failed", "unloading", "unloaded"]
 BACKOFF = Backoff()
+ONLY_VERSION = "1"
+"""The only version of every model."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class ServedModel:
         metrics: Metrics,
         core_lost: asyncio.Event | None = None,
     ) -> None:
-        self.name, self.path = name, path
+        self.name, self.version, self.path = name, ONLY_VERSION, path
         self.state: State = "loading"
         self.described = NOTHING_KNOWN
         self.reason: str | None = None

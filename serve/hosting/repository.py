@@ -8,12 +8,13 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
+from trnrt.serve.hosting.admission import Admission
 from trnrt.serve.hosting.files import folder_files, model_files
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.problems import Problem
-from trnrt.serve.http.protocol import VERSION
+from trnrt.serve.http.tensors import value_text
 from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import ServeSettings
 
@@ -42,7 +43,7 @@ class Repository:
         unloaded: frozenset[str] = frozenset(),
     ) -> None:
         self.settings, self.metrics = settings, metrics
-        self.draining = False
+        self.admission = Admission(settings, metrics)
         self.core_lost = asyncio.Event()
         self.others_loading = False
         """True if other workers still load their models: this one answers for all."""
@@ -55,12 +56,23 @@ class Repository:
         """A model that is not loaded yet."""
         return ServedModel(name, path, self.settings, self.metrics, self.core_lost)
 
-    def get(self, name: str) -> Model:
-        """The model called ``name``, in any state; Problem(404) if there is none."""
+    def find(self, name: str, version: str = "") -> Model:
+        """The model called ``name``, in any state; "" is the version of the server's choice.
+
+        Problem(404) if there is no such model, or no such version of it.
+        """
         model = self.models.get(name)
         if model is None:
             raise Problem(404, f"there is no model {name!r}; the models are {', '.join(map(repr, self.models))}")
+        if version not in ("", model.version):
+            known = f"its only version is {value_text(model.version)}"
+            raise Problem(404, f"model {value_text(name)} has no version {value_text(version)}; {known}")
         return model
+
+    @property
+    def draining(self) -> bool:
+        """True when the server is shutting down."""
+        return self.admission.draining
 
     @property
     def ready(self) -> bool:
@@ -115,12 +127,12 @@ class Repository:
         rows = []
         for name, model in self.models.items():
             state = _INDEX_STATES.get(model.state, "UNAVAILABLE")
-            rows.append({"name": name, "version": VERSION, "state": state, "reason": model.reason or ""})
+            rows.append({"name": name, "version": model.version, "state": state, "reason": model.reason or ""})
         return rows
 
     async def drain(self) -> None:
         """Become not ready, and wait until nothing is queued or running."""
-        self.draining = True
+        self.admission.draining = True
         for model in list(self.models.values()):
             await model.wait_idle()
 
@@ -130,7 +142,7 @@ class Repository:
             for path in folder_files(self.settings.model_dir):
                 if path.stem == name:  # compared with the files there: no name leads out of the folder
                     self.models[name] = self._make_model(name, path)
-        return self.get(name)
+        return self.find(name)
 
 
 def _tidy() -> None:

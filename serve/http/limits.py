@@ -8,7 +8,6 @@ answered once, by ``Tracked``.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import itertools
 import os
 import re
@@ -35,9 +34,6 @@ WATCH_AFTER_S = 0.05
 """After this time a request gets a task that notices when its client has gone."""
 GONE = 499
 """The status in log and metrics of a request whose client has gone; it is never sent."""
-FULL_RETRY_S = "1"
-LARGEST_BODIES = 16
-"""The limit of all requests' bodies together, in bodies of the largest size: clients must not fill the memory."""
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
@@ -137,67 +133,28 @@ class Gate:
     """Refuses requests during a shutdown, above the limit, without a key, or with a body that is too large."""
 
     def __init__(self, app: ASGIApp, repository: Repository) -> None:
-        settings = repository.settings
-        self.app, self._repository = app, repository
-        self._keys = [key.get_secret_value().encode("utf-8") for key in settings.api_keys]
-        self._most, self._largest = settings.max_concurrency, settings.max_body_mib << 20
-        self.inside = self.held = 0
+        self.app, self._admission = app, repository.admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         path = scope["path"]
-        self._check_key(scope, path)
+        if not (path in HEALTH or path in OPEN or path.startswith(OPEN_FOLDER)):
+            self._admission.check_key(_given_key(scope))
         self._check_body(scope)
         if path in HEALTH or path == METRICS:
             # They must always answer; they read no body.
             await self.app(scope, receive, send)
             return
-        if self._repository.draining:
-            self._refuse("draining", "the server is shutting down and takes no more requests")
-        if self.inside >= self._most:
-            self._refuse("concurrency", f"the server answers {self.inside} requests already, which is its limit")
-        size = 0
+        with self._admission.enter() as body:
 
-        async def receive_counted() -> Message:
-            nonlocal size
-            message = await receive()
-            more = len(message.get("body", b""))
-            size += more
-            self._count_body(size, more)
-            return message
+            async def receive_counted() -> Message:
+                message = await receive()
+                body.count(len(message.get("body", b"")))
+                return message
 
-        self.inside += 1
-        try:
             await self.app(scope, receive_counted, send)
-        finally:
-            self.inside -= 1
-            self.held -= size
-
-    def _count_body(self, size: int, more: int) -> None:
-        """Count ``more`` bytes of a body, ``size`` so far: a client need not declare the length."""
-        self.held += more
-        if size > self._largest:
-            raise self._too_large()
-        if self.held > LARGEST_BODIES * self._largest:
-            self._refuse("concurrency", f"the bodies of the requests that it answers take {self.held} bytes already")
-
-    def _refuse(self, reason: str, text: str) -> None:
-        self._repository.metrics.count_rejection(reason)
-        raise Problem(503, text, {"Retry-After": FULL_RETRY_S})
-
-    def _check_key(self, scope: Scope, path: str) -> None:
-        if not self._keys or path in HEALTH or path in OPEN or path.startswith(OPEN_FOLDER):
-            return
-        given = _given_key(scope)
-        # Compare with every key, each in constant time, so that the time reveals nothing about them.
-        if sum([hmac.compare_digest(given or b"", key) for key in self._keys]) and given is not None:
-            return
-        self._repository.metrics.count_rejection("key")
-        reason = "no API key" if given is None else "a wrong API key"
-        way_out = "send one as Authorization: Bearer KEY or as X-API-Key: KEY"
-        raise Problem(401, f"{reason}; {way_out}", {"WWW-Authenticate": 'Bearer realm="trnrt"'})
 
     def _check_body(self, scope: Scope) -> None:
         """Refuse a body that is compressed, or too large by its declared length."""
@@ -206,13 +163,12 @@ class Gate:
             raise Problem(415, "the body has a Content-Encoding; send it as it is", {"Accept-Encoding": "identity"})
         length = header(scope, b"content-length")
         # A length of many digits is too large in any case.
-        if length is not None and length.isdecimal() and (len(length) > 18 or int(length) > self._largest):
-            raise self._too_large()
-
-    def _too_large(self) -> Problem:
-        self._repository.metrics.count_rejection("body")
-        limit = f"{self._largest} bytes ({self._largest >> 20} MiB), which is the server's limit"
-        return Problem(413, f"the body has more than {limit}")
+        if (
+            length is not None
+            and length.isdecimal()
+            and (len(length) > 18 or int(length) > self._admission.largest_body)
+        ):
+            raise self._admission.too_large()
 
 
 def _given_key(scope: Scope) -> bytes | None:

@@ -24,8 +24,6 @@ Array = NDArray[Any]
 JSON = "application/json"
 BINARY = "application/octet-stream"
 HEADER_LENGTH = "Inference-Header-Content-Length"
-VERSION = "1"
-"""The only version of every model."""
 
 # Parameters of other servers' extensions, which must not be ignored silently.
 _REFUSED = ("classification", "shared_memory_region")

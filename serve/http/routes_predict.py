@@ -83,7 +83,7 @@ def _chosen_model(repository: Repository, request: Request) -> Model:
     if not named and len(repository.models) != 1:
         names = ", ".join(value_text(name) for name in repository.models) or "none"
         raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {names}")
-    return repository.get(next(iter(named or repository.models)))
+    return repository.find(next(iter(named or repository.models)))
 
 
 def _check_rows(model: Model, sent: Sent, choice: Choice) -> None:

@@ -17,7 +17,6 @@ from trnrt.serve.http.protocol import (
     BINARY,
     HEADER_LENGTH,
     JSON,
-    VERSION,
     RequestError,
     describe,
     header_length,
@@ -63,7 +62,7 @@ async def ready(request: Request) -> Response:
         raise Problem(503, "the server is shutting down")
     if not repository.ready:
         # The reasons are at the models' own paths: this one needs no key.
-        waiting = [f"{value_text(name)} is {repository.get(name).state}" for name in repository.reasons]
+        waiting = [f"{value_text(name)} is {repository.find(name).state}" for name in repository.reasons]
         raise Problem(503, f"not ready: {', '.join(waiting) or 'other workers load their models'}")
     return JSONAnswer({"ready": True})
 
@@ -86,7 +85,7 @@ async def model_metadata(request: Request) -> Response:
     return JSONAnswer(
         {
             "name": model.name,
-            "versions": [VERSION],
+            "versions": [model.version],
             "platform": PLATFORM,
             "inputs": [describe(meta) for meta in described.inputs],
             "outputs": [describe(meta) for meta in described.outputs],
@@ -129,13 +128,7 @@ async def infer(request: Request) -> Response:
 
 def _find_model(request: Request) -> Model:
     """The model of a path. Problem(404) if there is none, or no such version of it."""
-    model = repository_of(request).get(request.path_params["model"])
-    version = request.path_params.get("version", VERSION)
-    if version != VERSION:
-        raise Problem(
-            404, f"model {value_text(model.name)} has no version {value_text(version)}; its only version is {VERSION}"
-        )
-    return model
+    return repository_of(request).find(request.path_params["model"], request.path_params.get("version", ""))
 
 
 def check_ready(model: Model) -> None:

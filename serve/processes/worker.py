@@ -145,7 +145,7 @@ class Worker:
     async def _leave(self, keeper: Doorkeeper, server: _Server, serving: asyncio.Task[None]) -> int:
         """Become not ready, answer the accepted requests, close."""
         end = time.monotonic() + self.settings.drain_timeout
-        self.repository.draining = True
+        self.repository.admission.draining = True
         log("info", "draining", accepted=keeper.pending_requests)
         leaving = asyncio.create_task(self._empty(keeper))
         drained = await self._wait_until(leaving, end)

@@ -60,7 +60,7 @@ class Front:
 
     async def drain(self) -> None:
         """Become not ready, refuse new requests, and wait until the accepted ones are answered."""
-        self.repository.draining = True
+        self.repository.admission.draining = True
         log("info", "draining", accepted=self._keeper.pending_requests)
         await asyncio.gather(self._keeper.leave(), self.repository.drain(), asyncio.sleep(LINGER_S))
 

@@ -20,6 +20,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.description import NOTHING_KNOWN, Description
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.models import ONLY_VERSION
 from trnrt.serve.http.checking import Checker, check_outputs
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log, request_id
@@ -43,7 +44,7 @@ class RayModel:
     """Ray keeps the reasons: ``serve status`` shows them."""
 
     def __init__(self, name: str, settings: ServeSettings, metrics: Metrics, source: tuple[Any, str]) -> None:
-        self.name = name
+        self.name, self.version = name, ONLY_VERSION
         self._settings, self._metrics, self._own_metrics = settings, metrics, metrics.model(name)
         self._handle, self._version = source
         self._waiting: set[asyncio.Future[None]] = set()

@@ -31,8 +31,10 @@ from starlette.types import ASGIApp
 from trnrt.cli import app as cli
 from trnrt.commands.verbs import Flag
 from trnrt.nki.machine.timing import Range
+from trnrt.serve.hosting.admission import Admission
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.description import Description, TensorMeta
+from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
 from trnrt.serve.http.problems import Problem
@@ -60,7 +62,7 @@ class MadeUpModel:
         seconds: float = 0.0,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        self.name, self.compute, self.seconds, given = name, compute, seconds, dict(metadata or {})
+        self.name, self.version, self.compute, self.seconds, given = name, "1", compute, seconds, dict(metadata or {})
         self.described = Description(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -149,14 +151,21 @@ class MadeUpRepository:
         self.settings = ServeSettings(**settings)
         self.metrics = MadeUpMetrics()
         self.models = {model.name: model for model in models}
-        self.draining = False
+        self.admission = Admission(self.settings, cast(Metrics, self.metrics))
         self.done: list[str] = []
 
-    def get(self, name: str) -> MadeUpModel:
+    def find(self, name: str, version: str = "") -> MadeUpModel:
         """As the real one."""
         if name not in self.models:
             raise Problem(404, f"there is no model {name!r}")
+        if version not in ("", "1"):
+            raise Problem(404, f"model {name!r} has no version {version!r}; its only version is '1'")
         return self.models[name]
+
+    @property
+    def draining(self) -> bool:
+        """As the real one."""
+        return self.admission.draining
 
     @property
     def ready(self) -> bool:
@@ -170,7 +179,7 @@ class MadeUpRepository:
 
     async def act_on_all(self, action: str, name: str) -> None:
         """Say so."""
-        self.done.append(f"{action} {self.get(name).name}")
+        self.done.append(f"{action} {self.find(name).name}")
 
     def index(self) -> list[dict[str, Any]]:
         """As the real one."""

@@ -97,7 +97,7 @@ def test_after_an_error_in_flight_it_is_not_ready_and_then_loaded_again(
 ) -> None:
     async def work() -> None:
         repository = await started(tmp_path, "relu", "other", batching=False)
-        model = repository.get("relu")
+        model = repository.find("relu")
         before, known = len(runs), model.described
         machine.faults = Faults(running=PASSING)
         texts = await refused(model, 5)
@@ -117,7 +117,7 @@ def test_after_an_error_in_flight_it_is_not_ready_and_then_loaded_again(
         assert metric(repository, 'trnrt_rejected_total{reason="device"}') == 5
         assert metric(repository, 'trnrt_pending_requests{model="relu"}') == 0
         machine.faults = Faults()
-        assert await outcome(repository.get("other")) == "right", "the others go on"
+        assert await outcome(repository.find("other")) == "right", "the others go on"
         assert "is recovering: " in (await refused(model))[0]
         paced.go.release()
         await until(lambda: state(model) != "recovering")
@@ -133,7 +133,7 @@ def test_while_the_error_lasts_the_pauses_grow_to_a_minute(
 ) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
-        model = repository.get("relu")
+        model = repository.find("relu")
         machine.faults = Faults(running=PASSING)
         await refused(model)
         expected = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
@@ -170,7 +170,7 @@ def test_it_is_not_ready_again_before_it_answers_its_golden_input(
 ) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
-        model = repository.get("relu")
+        model = repository.find("relu")
         machine.faults = Faults(running=PASSING)
         await refused(model)
         for count, faults, told in (
@@ -194,7 +194,7 @@ def test_it_is_not_ready_again_before_it_answers_its_golden_input(
 def test_what_is_no_fault_of_the_device_ends_the_attempts(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
-        model = repository.get("relu")
+        model = repository.find("relu")
         machine.faults = Faults(running=PASSING)
         await refused(model)
         machine.faults = Faults()
@@ -226,7 +226,7 @@ def test_a_device_that_fails_at_the_start_is_tried_again(
         machine.faults, machine.taken = faults, taken
         repository = repository_of(tmp_path)
         await repository.start()
-        model = repository.get("relu")
+        model = repository.find("relu")
         assert state(model) == "recovering" and told in str(model.reason)
         machine.faults, machine.taken = Faults(), frozenset()
         paced.go.release()
@@ -241,7 +241,7 @@ def test_a_module_that_does_not_compile_is_not(tmp_path: Path, machine: Hardware
         machine.faults = Faults(compiling="NCC_EUOC002: an operator is not supported")
         repository = repository_of(tmp_path)
         await repository.start()
-        model = repository.get("relu")
+        model = repository.find("relu")
         assert state(model) == "failed" and "AWS's compiler refused relu" in str(model.reason)
         assert paced.pauses == [] and not repository.core_lost.is_set()
 
@@ -254,7 +254,7 @@ def test_a_run_that_made_nans_costs_nobody_the_model(
 ) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
-        model = repository.get("relu")
+        model = repository.find("relu")
         machine.faults = Faults(running=said)
         problem = await outcome(model)
         assert isinstance(problem, Problem) and problem.status == 500 and "the run made NaNs" in problem.text
@@ -268,7 +268,7 @@ def test_a_run_that_made_nans_costs_nobody_the_model(
 def test_an_operator_may_load_or_unload_it_meanwhile(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
-        model = repository.get("relu")
+        model = repository.find("relu")
         machine.faults = Faults(running=PASSING)
         await refused(model)
         with pytest.raises(Problem, match="NRT_FAILURE"):
@@ -293,7 +293,7 @@ def test_an_operator_may_load_or_unload_it_meanwhile(tmp_path: Path, machine: Ha
 def test_a_device_that_fails_while_it_is_loaded_anew(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
-        model = repository.get("relu")
+        model = repository.find("relu")
         loading = asyncio.create_task(model.load())
         await asyncio.sleep(0)
         machine.faults = Faults(running=PASSING)
@@ -314,7 +314,7 @@ def test_a_device_that_fails_while_it_is_loaded_anew(tmp_path: Path, machine: Ha
 def test_its_place_on_the_device_is_given_back(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
     async def work() -> None:
         repository = await started(tmp_path, cores=2)
-        model = repository.get("relu")
+        model = repository.find("relu")
         assert sum(neuron._models_on.values()) == 2, "two rows are one on each of two cores"
         machine.faults = Faults(running=PASSING)
         await refused(model)
@@ -336,7 +336,7 @@ def test_the_routes_say_so(tmp_path: Path, machine: Hardware, paced: Paced) -> N
     async def work() -> Repository:
         repository = await started(tmp_path, admin=True)
         machine.faults = Faults(running=PASSING)
-        await refused(repository.get("relu"))
+        await refused(repository.find("relu"))
         return repository
 
     app = make_app(run(work()))
@@ -381,7 +381,7 @@ def test_a_lost_core_ends_the_worker(
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         serving = asyncio.create_task(worker.run(listener))
         await until(lambda: repository.ready)
-        model = repository.get("relu")
+        model = repository.find("relu")
         if hangs:  # only now: a run that a busy machine takes long for is none that hangs
             monkeypatch.setattr(neuron, "GRACE_S", 0.01 - devices.LONGEST_RUN_S)
             monkeypatch.setattr(neuron, "SimpleQueue", Patient)
@@ -427,13 +427,13 @@ def test_a_server_that_recovers_stops_when_it_is_told_to(
         serving = asyncio.create_task(worker.run(socket.create_server(("127.0.0.1", 0))))
         await until(lambda: repository.ready)
         machine.faults = Faults(running=PASSING)
-        await refused(repository.get("relu"))
+        await refused(repository.find("relu"))
         if loading:
             monkeypatch.setattr(models, "LoadedModel", hanging)
             paced.go.release()
             await until(begun.is_set)
         worker.stop()
-        assert await serving == 0 and state(repository.get("relu")) == "recovering"
+        assert await serving == 0 and state(repository.find("relu")) == "recovering"
 
     run(work())
     never.set()
@@ -455,7 +455,7 @@ def test_a_successor_whose_core_is_lost_does_not_even_listen(tmp_path: Path, mac
 def test_a_lost_core_while_the_old_one_serves(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
-        model = repository.get("relu")
+        model = repository.find("relu")
         machine.faults = Faults(running=LASTING)
         assert "can't go on" in str(await model.load())
         assert repository.core_lost.is_set() and paced.pauses == []
@@ -468,7 +468,7 @@ def test_a_lost_core_while_the_old_one_serves(tmp_path: Path, machine: Hardware,
 def test_a_core_that_is_lost_between_two_attempts(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
     async def work() -> None:
         repository = await started(tmp_path)
-        model = repository.get("relu")
+        model = repository.find("relu")
         machine.faults = Faults(running=PASSING)
         await refused(model)
         machine.faults = Faults(running=LASTING)

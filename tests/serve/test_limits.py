@@ -23,7 +23,8 @@ from serving import (
 )
 from starlette.types import ASGIApp, Message, Scope
 
-from trnrt.serve.http.limits import GONE, LARGEST_BODIES, METRICS, WATCH_AFTER_S
+from trnrt.serve.hosting.admission import LARGEST_BODIES
+from trnrt.serve.http.limits import GONE, METRICS, WATCH_AFTER_S
 from trnrt.serve.http.problems import Problem
 
 INFER = "/v2/models/doubling/infer"
@@ -244,7 +245,7 @@ def test_a_leaving_server() -> None:
         async with client_of(app) as client:
             accepted = asyncio.create_task(client.post(INFER, json=BODY))
             await computing(model, 1)
-            repository.draining = True
+            repository.admission.draining = True
             for method, path in (("POST", INFER), ("GET", "/v2"), ("GET", "/")):
                 refused = await client.request(method, path)
                 assert "shutting down" in error_of(refused, 503)

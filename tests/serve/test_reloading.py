@@ -31,7 +31,7 @@ def test_an_answer_has_the_labels_of_the_model_that_computed_it(tmp_path: Path) 
         settings = ServeSettings(models=[path], backend="simulator", max_batch=2, admin=True)
         repository = Repository(settings, Metrics())
         await repository.start()
-        model = repository.get("scores")
+        model = repository.find("scores")
         assert isinstance(model, ServedModel) and model._engine is not None
         old, began, go = model._engine, threading.Event(), threading.Event()
         real = old.loaded.run
@@ -67,7 +67,7 @@ def test_a_load_that_is_asked_for_does_not_end_the_recovery(tmp_path: Path, monk
         settings = ServeSettings(models=[save(tmp_path, "relu", RELU)], backend="neuron", max_batch=2)
         repository = Repository(settings, Metrics())
         await repository.start()
-        model = repository.get("relu")
+        model = repository.find("relu")
         machine.faults = Faults(running=PASSING)
         await outcome(model)
         assert model.state == "recovering"

@@ -59,7 +59,7 @@ def test_one_that_does_not_load_does_not_take_the_others_down(tmp_path: Path) ->
         await repository.start()
         assert states(repository) == {"broken": "UNAVAILABLE", "relu": "READY"}
         assert not repository.ready and list(repository.reasons) == ["broken"]
-        await repository.get("relu").infer({"x": numbers(1, 4)})
+        await repository.find("relu").infer({"x": numbers(1, 4)})
         with pytest.raises(Problem) as caught:
             await repository.act_on_all("load", "broken")
         assert caught.value.status == 400 and repository.reasons["broken"] in caught.value.text
@@ -72,7 +72,7 @@ def test_a_name_that_is_not_there_is_404(tmp_path: Path) -> None:
         repository = repository_of(save(tmp_path, "relu", RELU), model_dir=tmp_path)
         for name in ("none", "../relu", "relu.onnx", ""):
             with pytest.raises(Problem) as caught:
-                repository.get(name)
+                repository.find(name)
             assert caught.value.status == 404
             action: Action
             for action in ("load", "unload"):
@@ -96,7 +96,7 @@ def test_unloading_and_loading_again(tmp_path: Path) -> None:
         await repository.act_on_all("load", "relu")
         assert states(repository) == {"relu": "READY", "other": "READY"}
         x = numbers(2, 4)
-        assert np.array_equal((await repository.get("relu").infer({"x": x})).outputs["y"], np.maximum(x, 0))
+        assert np.array_equal((await repository.find("relu").infer({"x": x})).outputs["y"], np.maximum(x, 0))
 
     run(work())
 
@@ -150,7 +150,7 @@ def test_draining_finishes_what_is_queued(tmp_path: Path) -> None:
     async def work() -> None:
         repository = repository_of(save(tmp_path, "relu", RELU), max_batch=1)
         await repository.start()
-        model = repository.get("relu")
+        model = repository.find("relu")
         asked = [asyncio.create_task(model.infer({"x": numbers(1, 4)})) for _ in range(10)]
         await asyncio.sleep(0)
         await repository.drain()
