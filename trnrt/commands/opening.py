@@ -52,7 +52,7 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
         session = InferenceSession(
             str(model),
             target=planning.target,
-            dtype=planning.dtype.value if is_given("dtype") else None,
+            dtype=planning.dtype.value if is_given("dtype") or not is_bundle(model) else None,
             backend=options.backend.value,
             fallback=planning.fallback_name,
             shapes=planning.shapes,
