@@ -44,16 +44,13 @@ from trnrt.serve.http.heads import (
     without_upgrade,
 )
 from trnrt.serve.http.limits import HEALTH, METHODS, SANE_ID
+from trnrt.serve.http.line import Line
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import dumps
 from trnrt.serve.processes.logs import log
 
 _FRAMING = 16
 """Bytes of chunk sizes and extensions that each byte of a body may bring: chunks of one byte take 5."""
-
-
-_MOVING = (0.0, 0, 0.0, 0)
-"""No answer waits. Else: since when, what the client had read by then, when it last read, and what it had read then."""
 
 
 class Stage(IntEnum):
@@ -65,14 +62,13 @@ class Stage(IntEnum):
     OVER = 3
 
 
-class Connection(asyncio.Protocol):
+class Connection(Line):
     """One client's connection."""
 
     def __init__(self, app: ASGIApp, state: ServerState, connections: Connections) -> None:
-        self._app, self._state, self._all, self._limits = app, state, connections, connections.limits
-        self._loop = asyncio.get_running_loop()
+        super().__init__(state, connections)
+        self._app = app
         self._parser: Any = httptools.HttpRequestParser(self)
-        self._transport = cast(asyncio.Transport, None)
         self._addresses: dict[str, Any] = {}
         self._extra = False
         self._stage, self._since = Stage.IDLE, self._loop.time()
@@ -80,12 +76,10 @@ class Connection(asyncio.Protocol):
         self._moved = 0.0
         self._target, self._fields = b"", cast(Fields, [])
         self._refusal: Refusal | None = None
-        self._upgrading = self._served = self._paused = False
+        self._upgrading = self._served = False
         self._current: Exchange | None = None  # it is being answered
         self._reading: Exchange | None = None  # its body is being read
         self._waiting: deque[Exchange] = deque()  # pipelined behind the current one
-        self._writes, self._stalled = 0, _MOVING
-        self._writable: asyncio.Event | None = None
 
     # -- asyncio's protocol -------------------------------------------------------------------------------------------
 
@@ -100,15 +94,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed, by whichever side."""
         self._state.connections.discard(cast(Any, self))
-        self._all.leave(self)
         self._stage, self._parser = Stage.OVER, None
         for exchange in (self._current, *self._waiting):
             if exchange is not None:
                 exchange.gone = True
                 exchange.wake()
         self._waiting.clear()
-        if self._writable is not None:
-            self._writable.set()
+        self.resume_writing()
+        self._all.leave(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
@@ -128,18 +121,6 @@ class Connection(asyncio.Protocol):
         else:
             if self._fed > self._limits.head_bytes:
                 self._check_fed()
-
-    def pause_writing(self) -> None:
-        """The client reads more slowly than the server writes."""
-        self._writable = asyncio.Event()
-        self._all.note_slow(self, True)
-
-    def resume_writing(self) -> None:
-        """The client has read most of what was written."""
-        if self._writable is not None:
-            self._writable.set()
-            self._writable = None
-        self._all.note_slow(self, False)
 
     def shutdown(self) -> None:
         """The server shuts down: close now, or after the answer that is under way."""
@@ -314,7 +295,7 @@ class Connection(asyncio.Protocol):
         elif self._stage is not Stage.BODY:
             self._since = self._loop.time()
         if not self._waiting:
-            self._resume_reading()
+            self._read_on()
 
     # -- refusals -----------------------------------------------------------------------------------------------------
 
@@ -366,7 +347,7 @@ class Connection(asyncio.Protocol):
     def _linger(self) -> None:
         """Send the answer to its end, and read for a while what the client still sends."""
         self._stage, self._since, self._discarded = Stage.OVER, self._loop.time(), 0
-        self._resume_reading()
+        self._read_on()
         with contextlib.suppress(OSError, RuntimeError):
             self._transport.write_eof()
 
@@ -385,11 +366,10 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now: float, idle_s: float) -> None:
         """Close the connection if something takes too long."""
-        held, waited = self.held(), now - self._since
-        if held:
-            self._sweep_writing(now, held)
+        super().sweep(now, idle_s)
+        waited = now - self._since
+        if self.held():
             return
-        self._stalled = _MOVING
         if self._stage is Stage.OVER:
             if self._current is None and waited > LINGER_S:
                 self.abort()
@@ -408,20 +388,6 @@ class Connection(asyncio.Protocol):
     def _head_s(self) -> float:
         return min(RESERVE_S, self._limits.head_s) if self._extra else self._limits.head_s
 
-    def _sweep_writing(self, now: float, held: int) -> None:
-        """Close if the client hardly reads its answer."""
-        since, at_first, moved, last = self._stalled
-        read = self._writes - held
-        if not since or read < at_first:
-            self._stalled = (now, read, now, read)
-            return
-        if read > last:
-            moved, last = now, read
-        self._stalled = (since, at_first, moved, last)
-        late = now - since - self._limits.write_s
-        if now - moved > self._limits.write_s or (late > 0 and read - at_first < LEAST_RATE * late):
-            self._all.drop(self, "slow")
-
     def _sweep_body(self, now: float) -> None:
         """Refuse a body that pauses, or hardly comes."""
         exchange, limit = self._reading, self._limits.body_s
@@ -433,59 +399,15 @@ class Connection(asyncio.Protocol):
             text = f"the body pauses for more than {limit:g} s, or comes with less than {LEAST_RATE} bytes a second"
             self._fail(Refusal("slow", Problem(408, text)))
 
-    def held(self) -> int:
-        """Bytes that wait for the client to read them."""
-        return self._transport.get_write_buffer_size()
-
-    def abort(self) -> None:
-        """Close at once, and drop what is not sent."""
-        self._transport.abort()
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        if not self._transport.is_closing():
-            self._writes += len(data)
-            self._transport.write(data)
-
-    @property
-    def leaving(self) -> bool:
-        """True when the server shuts down: each answer closes its connection."""
-        return self._all.leaving
-
-    @property
-    def write_paused(self) -> bool:
-        """True while the client reads too slowly."""
-        return self._writable is not None
-
-    async def drain(self) -> None:
-        """Wait until the client has read most of what was written, or has gone."""
-        if self._writable is not None:
-            await self._writable.wait()
-
-    def common_head(self) -> bytes:
-        """The header lines of every answer."""
-        return self._all.common_head(self._state.default_headers)
-
-    def check_room(self, size: int) -> None:
-        """See ``Connections.check_room``."""
-        self._all.check_room(size)
-
     def want_body(self) -> None:
         """The application waits for more of the body."""
         if not self._waiting:
-            self._resume_reading()
+            self._read_on()
 
-    def _pause_reading(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self._paused and not self._transport.is_closing():
-            self._paused = False
+    def _read_on(self) -> None:
+        if self._resume_reading():  # the client could not send meanwhile
             self._since = self._moved = self._loop.time()
             self._received = 0
-            self._transport.resume_reading()
 
 
 def connection_class(connections: Connections) -> type[Connection]:

@@ -421,14 +421,13 @@ def test_health_is_answered_however_many_connections_there_are() -> None:
 
 
 def test_idle_connections_make_room() -> None:
-    with attacked(max_connections=8) as server, ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(connections, "CROWDED_IDLE_S", 0.2)
-            for _ in range(8):
-                client = stack.enter_context(server.connect())
-                client.sendall(HEAD + b"\r\n")
-                assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
-            until(server.is_alive)
+    with attacked(max_connections=8) as server, ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "CROWDED_IDLE_S", 0.2)
+        for _ in range(8):
+            client = stack.enter_context(server.connect())
+            client.sendall(HEAD + b"\r\n")
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        until(server.is_alive)
 
 
 def test_a_connection_stays_open_while_it_is_used() -> None:
