@@ -40,7 +40,7 @@ class Pinned:
         """See ``key_of``."""
         return key_of(self.name, self.version, self.is_versioned)
 
-    def as_given(self, text: str) -> str:
+    def name_source(self, text: str) -> str:
         """A message with the user's path in place of the copy's."""
         return text.replace(str(self.file), str(self.source))
 

@@ -35,7 +35,7 @@ def plan_load(settings: ServeSettings, catalog: Catalog, store: Store, address: 
     known = catalog.of_model(name)
     try:
         there = sources_of(settings, name)
-        wanted = [version] if version else _wanted(settings, catalog, name, there)
+        wanted = [version] if version else _choose(settings, catalog, name, there)
     except TrnrtError as error:
         raise Problem(400, f"the model {address!r} can't be loaded: {error_text(error)}") from None
     if not there or version not in ("", *there):
@@ -79,7 +79,7 @@ def plan_canary(catalog: Catalog, name: str, canary: Canary) -> Change:
     return Change(name, canary=canary)
 
 
-def _wanted(settings: ServeSettings, catalog: Catalog, name: str, there: Mapping[str, Source]) -> list[str]:
+def _choose(settings: ServeSettings, catalog: Catalog, name: str, there: Mapping[str, Source]) -> list[str]:
     policy = versions_wanted(settings, name)
     return choose_versions(there, policy, catalog.canaries.get(name)) if there else []
 

@@ -81,7 +81,7 @@ class _Reading:
             folder = Path(os.path.realpath(self._path.parent))
             for location in sorted(_locations(self._path if target is None else target)):
                 if (real := self._data_file(folder, location)) is not None:
-                    self._take(real, None if target is None else _beside(target, location), location)
+                    self._take(real, None if target is None else _place_of(target, location), location)
         golden = golden_file(self._path)
         if golden.is_file():
             self._take(golden, None if target is None else golden_file(target), "golden.npz")
@@ -164,7 +164,7 @@ def _locations(path: Path) -> set[str]:
         return set()
 
 
-def _beside(target: Path, location: str) -> Path:
+def _place_of(target: Path, location: str) -> Path:
     """The data file's place in the copy, where the importer looks for it."""
     place = Path(os.path.normpath(target.parent / location))
     if not place.is_relative_to(target.parent) or place in (target, golden_file(target)):

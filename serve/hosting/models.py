@@ -299,7 +299,7 @@ class ServedModel:
             if isinstance(error, DeviceError):
                 self._own_metrics.device_error()
             failure = failure_of(error)
-            return replace(failure, reason=pinned.as_given(failure.reason))
+            return replace(failure, reason=pinned.name_source(failure.reason))
         except asyncio.CancelledError:
             thread.stop()
             raise

@@ -226,7 +226,7 @@ def test_a_cache_that_can_not_be_written_is_no_obstacle(tmp_path: Path, monkeypa
 
 def test_a_path_in_a_message_is_the_users(tmp_path: Path) -> None:
     pinned = Pinned("m", "1", tmp_path / "m.onnx", tmp_path / "copy" / "m.onnx")
-    assert pinned.as_given(f"{pinned.file}: no") == f"{pinned.source}: no"
+    assert pinned.name_source(f"{pinned.file}: no") == f"{pinned.source}: no"
 
 
 # -- links and names -----------------------------------------------------------------------------------------------
