@@ -33,6 +33,7 @@ _OF_RAY = dict.fromkeys(("replicas", "replica_cpus", "address"), "say --engine r
 _OF_WORKERS = {
     "workers": "say how many with --replicas",
     "admin": "a model is loaded anew by serving its new file again, and rolls over without a failed request",
+    "grpc_port": "the workers of --engine local serve gRPC",
 }
 
 
@@ -46,6 +47,7 @@ class ServeSettings(BaseSettings):
     model_dir: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    grpc_port: int | None = Field(default=None, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
     engine: Literal["local", "ray"] = "local"
     replicas: int = Field(default=1, ge=1, le=1024)

@@ -35,7 +35,7 @@ WATCH_AFTER_S = 0.05
 GONE = 499
 """The status in log and metrics of a request whose client has gone; it is never sent."""
 
-_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
@@ -65,7 +65,7 @@ class Tracked:
             return
         began = time.perf_counter()
         given = header(scope, b"x-request-id")
-        identity = given if given is not None and _SANE_ID.fullmatch(given) else self._new_id()
+        identity = given if given is not None and SANE_ID.fullmatch(given) else self._new_id()
         request_id.set(identity)
         method = scope["method"]
         # A HEAD is a GET without its body; the server's own scope keeps the method.

@@ -28,7 +28,7 @@ Act = Callable[[Any, str], Coroutine[Any, Any, str | None]]
 class Share:
     """A worker's arguments. ``connection`` leads to the supervisor; None for a single worker.
 
-    ``succeeds``: the other workers serve already, as it replaces one that ended.
+    ``succeeds``: the other workers serve already, as it replaces one that ended. ``grpc_address``: where to serve gRPC.
     """
 
     settings: ServeSettings
@@ -37,6 +37,7 @@ class Share:
     number: int = 0
     succeeds: bool = False
     connection: Connection | None = None
+    grpc_address: str | None = None
 
 
 class Link:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from trnrt.report.console import note, say
 from trnrt.serve.hosting.files import model_files
 from trnrt.serve.processes.links import Share
-from trnrt.serve.processes.listening import listen, url_of
+from trnrt.serve.processes.listening import address_of, listen, reserve_port, url_of
 from trnrt.serve.processes.summary import SummaryRow, summary_text
 from trnrt.serve.settings import MULTIPROC, ServeSettings
 
@@ -22,11 +22,14 @@ def serve(settings: ServeSettings) -> int:
 
     listener = listen(settings.host, settings.port)
     url = url_of(listener)
-    say(f"listening on {url}; loading {', '.join(map(repr, files))}")
+    reserved = None if settings.grpc_port is None else reserve_port(settings.host, settings.grpc_port)
+    address = None if reserved is None else address_of(reserved)
+    also = f" gRPC on {address};" if address else ""
+    say(f"listening on {url};{also} loading {', '.join(map(repr, files))}")
 
     def print_summary(rows: list[SummaryRow]) -> None:
         with suppress(OSError):  # continue to serve when nobody reads the output any more
-            say(summary_text(rows, url))
+            say(summary_text(rows, url, address))
             doubts = get_target(settings.target or device_target() or DEFAULT_TARGET).note
             if doubts:
                 note(doubts)
@@ -34,11 +37,11 @@ def serve(settings: ServeSettings) -> int:
     if settings.workers > 1:
         from trnrt.serve.processes.workers import Supervisor
 
-        return Supervisor(settings, files, listener, print_summary).run()
+        return Supervisor(settings, files, listener, print_summary, address).run()
     os.environ.pop(MULTIPROC, None)  # numbers that other processes left there would be added to ours
     from trnrt.serve.processes.worker import leave, run_worker
 
-    return leave(run_worker(Share(settings, files), listener, print_summary))
+    return leave(run_worker(Share(settings, files, grpc_address=address), listener, print_summary, reserved))
 
 
 def _check(settings: ServeSettings) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from serving import MODELS, ServerProcess, digits, server_process
-from tritonclient.http import (  # type: ignore[import-untyped]
+from tritonclient.http import (
     InferenceServerClient,
     InferInput,
     InferRequestedOutput,
 )
-from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
+from tritonclient.utils import InferenceServerException
 
 from trnrt import InferenceSession, __version__
 
