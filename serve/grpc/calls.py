@@ -35,7 +35,7 @@ LARGE = 1 << 18
 SLOW_S = 1.0
 """A message that takes longer to arrive needs one of SLOW_PLACES."""
 HEADROOM = 2
-"""grpc itself ends calls with messages over this many times the limit, and does not say why. Others are refused here."""
+"""Messages over this many times the limit end in grpc, which does not say why; smaller ones are refused here."""
 SLOW_PLACES = LARGEST_BODIES // HEADROOM
 """Messages that may be slow at once: grpc holds what has arrived of them, and does not say how much that is."""
 _EOF_S = 5.0

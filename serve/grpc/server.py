@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -57,6 +58,8 @@ class GrpcServer:
 
     def __init__(self, repository: Repository, address: str, *, shared: bool) -> None:
         self._calls = Calls(repository, make_methods())
+        # It logs a traceback for each client that goes before its answer; errors of our own are logged by the calls.
+        logging.getLogger("grpc._cython.cygrpc").setLevel(logging.CRITICAL)
         most = repository.settings.max_concurrency + MOST_WATCHES + RESERVE
         self._server: Any = grpc.aio.server(
             handlers=(self._calls,),

@@ -1,4 +1,4 @@
-"""gRPC servers for tests: one in this process around models that are made up, and frames of HTTP/2 to attack it with."""
+"""gRPC servers for tests: in this process, around models that are made up; and frames of HTTP/2 to attack them with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class Caller:
         """The bytes of a method's answer; a path, or the name of one of the service."""
         path = method if method.startswith("/") else SERVICE + method
         data = message if isinstance(message, bytes) else message.SerializeToString()
-        answer: bytes = await self.channel.unary_unary(path)(data, timeout=options.pop("timeout", PATIENCE_S), **options)
+        answer: bytes = await self.channel.unary_unary(path)(
+            data, timeout=options.pop("timeout", PATIENCE_S), **options
+        )
         return answer
 
     async def infer(self, request: Any, **options: Any) -> Any:
@@ -53,7 +55,7 @@ class Caller:
 
 @asynccontextmanager
 async def serving_grpc(repository: MadeUpRepository, *options: tuple[str, int]) -> AsyncIterator[Caller]:
-    """A server on a port of its own, and a client with these options; the server's calls are all answered at the end."""
+    """A server on a port of its own, and a client with these options. At the end all of its calls are answered."""
     server = GrpcServer(cast(Repository, repository), "127.0.0.1:0", shared=False)
     await server.start()
     unlimited = [("grpc.max_receive_message_length", -1), ("grpc.enable_retries", 0), *options]

@@ -89,7 +89,11 @@ PROBLEMS = [
     (Problem(404, "none"), Code.NOT_FOUND, {}),
     (Problem(413, "large"), Code.RESOURCE_EXHAUSTED, {}),
     (Problem(418, "other"), Code.INVALID_ARGUMENT, {}),
-    (Problem(429, "full", retry_after=3), Code.RESOURCE_EXHAUSTED, {"retry-after": "3", "grpc-retry-pushback-ms": "3000"}),
+    (
+        Problem(429, "full", retry_after=3),
+        Code.RESOURCE_EXHAUSTED,
+        {"retry-after": "3", "grpc-retry-pushback-ms": "3000"},
+    ),
     (Problem(500, "ours"), Code.INTERNAL, {}),
     (Problem(503, "later", retry_after=1), Code.UNAVAILABLE, {"retry-after": "1"}),
     (Problem(504, "long"), Code.DEADLINE_EXCEEDED, {}),
