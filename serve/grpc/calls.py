@@ -76,7 +76,7 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.repository, self.admission, self.metrics = repository, repository.admission, repository.metrics
         self.largest_message = HEADROOM * self.admission.largest_body
         self.pending = self.slow = 0
-        self.leaving = False
+        self.leaving = asyncio.Event()
         self.idle: set[asyncio.Task[Any]] = set()
         """Streams that wait for a message."""
         self._empty = asyncio.Event()
@@ -90,7 +90,7 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def leave(self) -> None:
         """Wait until all calls so far are answered; streams end when they wait for a message."""
-        self.leaving = True
+        self.leaving.set()
         for task in list(self.idle):
             task.cancel()
         if self.pending:
@@ -133,7 +133,7 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
         if not (method.streams and call.status == 200):  # a stream records each of its messages
             call.record()
         self.pending -= 1
-        if self.leaving and not self.pending:
+        if self.leaving.is_set() and not self.pending:
             self._empty.set()
 
 
@@ -187,22 +187,30 @@ class Call:
 
     async def read_next(self, idle_s: float) -> bytes | None:
         """The next message of a stream; None at its end. Problem(503) after ``idle_s``, or in a shutdown."""
-        self.calls.idle.add(self.task)
         try:
-            async with asyncio.timeout(idle_s):
-                if self.calls.leaving:
-                    raise Problem(503, "the server is shutting down and takes no more requests")
-                message = await self._context.read()
+            with self.idle():
+                async with asyncio.timeout(idle_s):
+                    message = await self._context.read()
         except TimeoutError:
             raise Problem(503, f"no message came for {idle_s:g} s, the limit for a stream; open another one") from None
+        return None if message is EOF else message
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Wait in here, in a stream, for something that may never come: a shutdown ends the wait, with Problem(503)."""
+        ending = Problem(503, "the server is shutting down and takes no more requests")
+        if self.calls.leaving.is_set():
+            raise ending
+        self.calls.idle.add(self.task)
+        try:
+            yield
         except asyncio.CancelledError:
-            if not self.calls.leaving:
+            if not self.calls.leaving.is_set():
                 raise
             self.task.uncancel()
-            raise Problem(503, "the server is shutting down and takes no more requests") from None
+            raise ending from None
         finally:
             self.calls.idle.discard(self.task)
-        return None if message is EOF else message
 
     @contextmanager
     def next_request(self) -> Iterator[None]:

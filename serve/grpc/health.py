@@ -58,15 +58,15 @@ class _Watches:
         self._count += 1
         try:
             last = ""
-            while not call.calls.leaving:
+            while True:
                 status = status_of(call, name)
                 if status != last:
                     await call.write(_encode(status))
                 last = status
-                await asyncio.sleep(WATCH_S)
+                with call.idle():
+                    await asyncio.sleep(WATCH_S)
         finally:
             self._count -= 1
-        raise Problem(503, "the server is shutting down")
 
 
 def status_of(call: Call, name: str) -> str:

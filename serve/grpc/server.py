@@ -17,6 +17,8 @@ from trnrt.serve.grpc.health import MOST_WATCHES
 from trnrt.serve.grpc.methods import make_methods
 from trnrt.serve.hosting.repository import Repository
 
+STOP_S = 1.0
+"""How long the end waits for late calls; it is soon over, as these are refused."""
 RESERVE = 64
 """Calls above the server's limits that are still answered: refusals, and health checks."""
 MOST_CONNECTIONS = 256
@@ -87,6 +89,6 @@ class GrpcServer:
         """Wait until the calls so far are answered."""
         await self._calls.leave()
 
-    async def stop(self) -> None:
-        """Close all connections, and break off what is left."""
-        await self._server.stop(None)
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Close all connections. Calls that came since ``leave`` have a moment, unless ``at_once``."""
+        await self._server.stop(None if at_once else STOP_S)

@@ -162,7 +162,7 @@ class Worker:
             server.force_exit = True
         server.should_exit = True
         if self._calls is not None:
-            await self._calls.stop()
+            await self._calls.stop(at_once=not drained)
         if not await self._wait_until(serving, max(end, time.monotonic() + 1.0)):
             server.force_exit = True
             with suppress(asyncio.CancelledError):

@@ -17,6 +17,7 @@ from serving import MadeUpRepository, computing, doubling, echo, lines_logged
 
 from trnrt.errors import DeviceError
 from trnrt.serve.grpc import calls, health, messages, methods
+from trnrt.serve.http import limits
 from trnrt.serve.http.problems import Problem
 
 Code = grpc.StatusCode
@@ -131,9 +132,7 @@ def test_our_own_fault_tells_the_id_and_no_more(monkeypatch: pytest.MonkeyPatch)
 def logged(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The log's lines, of HTTP and of gRPC."""
     lines = lines_logged(patch)
-    import trnrt.serve.http.limits
-
-    patch.setattr("trnrt.serve.grpc.calls.log", trnrt.serve.http.limits.log)
+    patch.setattr("trnrt.serve.grpc.calls.log", limits.log)  # type: ignore[attr-defined]
     return lines
 
 

@@ -93,7 +93,7 @@ def expected() -> Any:
     return InferenceSession(MODELS / "digits_cnn.onnx", buckets=(8,)).run(["logits"], {"image": images})[0]
 
 
-def images_input(transport: Transport, **options: bool) -> Any:
+def images_input(transport: Transport, **options: Any) -> Any:
     return transport.make_input("image", digits(ROWS)[0], **options)
 
 
