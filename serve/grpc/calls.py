@@ -162,7 +162,7 @@ class Call:
         """The method's answer. Ends the call with a status if that fails."""
         self._context.set_trailing_metadata((("x-request-id", self.id),))
         try:
-            with self._limited(method) as limit:
+            with self._limit_time(method) as limit:
                 async with limit:
                     return await method.answer(self)
         except Exception as error:
@@ -264,7 +264,7 @@ class Call:
         log("info", "request", method="GRPC", path=self.path, status=status, ms=round(seconds * 1e3, 3), **fields)
 
     @contextmanager
-    def _limited(self, method: Method) -> Iterator[asyncio.Timeout]:
+    def _limit_time(self, method: Method) -> Iterator[asyncio.Timeout]:
         """Check the key, take a place, and set the deadline: Problem(504) when it passes."""
         self._is_open = method.is_open
         if not method.is_open:
