@@ -38,6 +38,7 @@ _OF_WORKERS = {
     "admin": "a model is loaded anew by serving its new file again, and rolls over without a failed request",
     "versions": "Ray serves files, and no folders of versions",
     "canary": "Ray serves files, and no folders of versions",
+    "grpc_port": "the workers of --engine local serve gRPC",
 }
 
 
@@ -54,6 +55,7 @@ class ServeSettings(BaseSettings):
     canary: Annotated[list[str], NoDecode] = []
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    grpc_port: int | None = Field(default=None, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
     engine: Literal["local", "ray"] = "local"
     replicas: int = Field(default=1, ge=1, le=1024)
