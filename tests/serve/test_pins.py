@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 from hashlib import sha256
@@ -14,7 +15,7 @@ from engines import RELU, numbers, run, save
 
 from trnrt.errors import ModelFileError, OptionError
 from trnrt.serve.hosting import contents
-from trnrt.serve.hosting.catalog import Pinned
+from trnrt.serve.hosting.catalog import Change, Pinned
 from trnrt.serve.hosting.contents import copy_content, digest_of, golden_file
 from trnrt.serve.hosting.files import Source, find_sources
 from trnrt.serve.hosting.metrics import Metrics
@@ -167,6 +168,40 @@ def test_what_is_pinned_is_served_until_it_is_loaded_again(tmp_path: Path, in_pl
             await repository.act_on_all("load", "relu")
         assert repository._store is not None
         assert len([folder for folder in repository._store.folder.iterdir() if folder.is_dir()]) == 1
+
+    run(work())
+
+
+def test_what_is_prepared_waits_for_its_commit(tmp_path: Path) -> None:
+    """Also in a worker that still loads what it began with; and nothing is left of what is aborted."""
+
+    async def work() -> None:
+        path = save(tmp_path, "relu", RELU)
+        repository = Repository(ServeSettings(models=[path], max_batch=1), Metrics())
+        model, store = repository.find("relu"), repository._store
+        assert isinstance(model, ServedModel) and store is not None
+        change = Change("relu", load=(store.pin(Source("relu", "1", save(tmp_path, "other", NEG))),))
+        loading = asyncio.create_task(repository.start())
+        assert await repository.act("prepare", change) is None
+        await loading
+        assert await answer(repository) == "relu"
+        await repository.act("abort", change)
+        assert await answer(repository) == "relu" and repository.ready
+        assert await repository.act("prepare", change) is None
+        await repository.act("commit", change)
+        assert await answer(repository) == "neg" and repository.catalog.pinned["relu"] is change.load[0]
+        new = Change("new", load=(store.pin(Source("new", "1", path)),))
+        assert await repository.act("prepare", new) is None
+        await repository.act("abort", new)
+        assert list(repository.models) == ["relu"] and repository.ready
+        await repository.act_on_all("unload", "relu")
+        again = Change("relu", load=(store.pin(Source("relu", "1", path)),))
+        for failing in (False, True):
+            if failing:
+                again.load[0].file.write_bytes(b"nonsense")
+            assert bool(await repository.act("prepare", again)) == failing
+            await repository.act("abort", again)
+            assert model.state == "unloaded" and repository.ready
 
     run(work())
 
