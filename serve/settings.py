@@ -31,7 +31,7 @@ NO_FLAG = ("api_keys", "models")
 """Fields without a flag: everybody on a machine can read a command line's keys; models are arguments."""
 
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
-
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _OF_RAY = dict.fromkeys(("replicas", "replica_cpus", "address"), "say --engine ray, too; workers are --workers")
 _OF_WORKERS = {
     "workers": "say how many with --replicas",
@@ -68,10 +68,19 @@ class ServeSettings(BaseSettings):
     max_tensor_elements: int = Field(default=1 << 24, ge=1)
     request_timeout: float = Field(default=30.0, gt=0, le=3600)
     drain_timeout: float = Field(default=30.0, ge=0, le=3600)
+    max_connections: int = Field(default=1024, ge=1, le=1_000_000)
+    max_header_bytes: int = Field(default=32768, ge=1024, le=1 << 20)
+    max_headers: int = Field(default=100, ge=8, le=10_000)
+    max_buffered_mib: int = Field(default=256, ge=1)
+    header_timeout: float = Field(default=10.0, gt=0, le=3600)
+    body_timeout: float = Field(default=20.0, gt=0, le=3600)
+    write_timeout: float = Field(default=30.0, gt=0, le=3600)
+    keep_alive_timeout: float = Field(default=75.0, gt=0, le=3600)
     api_keys: Annotated[list[SecretStr], NoDecode] = Field(
         default=[],
         description="Keys, separated by commas; clients must send one of them. Without keys everybody is let in.",
     )
+    allowed_host: Annotated[list[str], NoDecode] = []
     insecure: bool = False
     admin: bool = False
     shadow: float = Field(default=0.0, ge=0, le=1)
@@ -113,7 +122,7 @@ class ServeSettings(BaseSettings):
         """``none`` as 0."""
         return 0 if isinstance(value, str) and value.strip().lower() == "none" else value
 
-    @field_validator("models", "canary", "api_keys", "shape", "lengths", "pad", mode="before")
+    @field_validator("models", "canary", "api_keys", "allowed_host", "shape", "lengths", "pad", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Split texts, as in the environment, at their commas."""
@@ -167,6 +176,15 @@ class ServeSettings(BaseSettings):
             raise ValueError(f"{error}; {error.hint}") from None
         return pad
 
+    @field_validator("allowed_host")
+    @classmethod
+    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+        """Refuse what no Host header can be, such as a URL."""
+        for host in hosts:
+            if host != "*" and not _HOST.fullmatch(host):
+                raise ValueError(f"{host!r} is no host; it is a name or an address, and perhaps a port, or * for any")
+        return [host.lower() for host in hosts]
+
     @field_validator("api_keys")
     @classmethod
     def _check_keys(cls, keys: list[SecretStr]) -> list[SecretStr]:
@@ -216,6 +234,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def host_name(host: str) -> str:
+    """The name or address in a Host header, in lower case, without the port and an address's brackets."""
+    name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().removesuffix(".")
 
 
 def flag_of(field: str) -> str:

@@ -54,7 +54,7 @@ class Store:
     def pin(self, source: Source) -> Pinned:
         """Copy a model's content. If that fails, the result tells why."""
         folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=f"{source.name}-"))
-        file = folder / f"{source.name}.onnx"
+        file = folder / (source.name if source.path.is_dir() else f"{source.name}.onnx")
         try:
             digest = copy_content(source.path, file)
         except TrnrtError as error:

@@ -25,6 +25,8 @@ from trnrt.serve.settings import ServeSettings
 Broadcast = Callable[[Change], Coroutine[Any, Any, str | None]]
 """Makes a change on all workers, or on none; returns why it failed on one of them."""
 
+PATIENCE_S = 60.0
+"""The longest that a model's load keeps the next one waiting. Loads at the same time would share the processor."""
 _INDEX_STATES = {"loading": "LOADING", "ready": "READY", "unloading": "UNLOADING"}
 """The extension's states; all others are UNAVAILABLE."""
 
@@ -142,14 +144,27 @@ class Repository:
     # -- loading and unloading -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load every model, one after the other. One that fails does not stop the others, unless the core is lost."""
-        for key, model in list(self.models.items()):
-            if self.core_lost.is_set():
-                return
-            if key in self.catalog.unloaded:
-                await model.unload()
-            elif model.state == "loading":  # unless somebody loaded or unloaded it meanwhile
-                await model.load()
+        """Load every model, in order; return when each is loaded or has failed.
+
+        The next one waits for a load, but for at most ``PATIENCE_S``: a device may hang. One that fails does not stop
+        the others, unless the core is lost.
+        """
+        under_way: set[asyncio.Task[str | None]] = set()
+        try:
+            for key, model in list(self.models.items()):
+                if self.core_lost.is_set():
+                    return
+                if key in self.catalog.unloaded:
+                    await model.unload()
+                elif model.state == "loading":  # unless somebody loaded or unloaded it meanwhile
+                    task = asyncio.create_task(model.load())
+                    under_way.add(task)
+                    if not (await asyncio.wait([task], timeout=PATIENCE_S))[0]:
+                        log("warning", "load_is_slow", model=key, seconds=PATIENCE_S, told="others load meanwhile")
+            await asyncio.gather(*under_way)
+        finally:
+            for task in under_way:
+                task.cancel()
         _tidy()
         log("info", "models_loaded", ready=[key for key, m in self.models.items() if m.state == "ready"])
 

@@ -25,7 +25,7 @@ Parsed = TypeVar("Parsed")
 def add_operating(app: FastAPI) -> None:
     """Add /metrics and the repository extension."""
     add_route(app, "Operating", "GET", METRICS, metrics, schemas.METRICS_SUCCESS, schemas.EVERYWHERE)
-    failures = (400, 403, *schemas.FOR_A_MODEL)
+    failures = schemas.FOR_A_MODEL
     for path, handler, body, success in (
         ("index", repository_index, "IndexRequest", "RepositoryIndex"),
         ("models/{model}/load", repository_load, "LoadRequest", "Empty"),

@@ -11,7 +11,7 @@ from trnrt.serve.hosting.policies import chosen_sources, pin_sources
 from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.listening import listen, url_of
 from trnrt.serve.processes.summary import SummaryRow, summary_text
-from trnrt.serve.settings import MULTIPROC, ServeSettings
+from trnrt.serve.settings import MULTIPROC, ServeSettings, is_loopback
 
 
 def serve(settings: ServeSettings) -> int:
@@ -26,6 +26,9 @@ def serve(settings: ServeSettings) -> int:
     say(f"listening on {url}; loading {', '.join(repr(source.key) for source in sources)}")
     store = Store.make()
     catalog = pin_sources(sources, canaries, store)
+
+    if settings.admin and not (settings.api_keys or is_loopback(settings.host)):
+        note("--admin has no effect without API keys at an address that others reach: set TRNRT_API_KEYS")
 
     def print_summary(rows: list[SummaryRow]) -> None:
         with suppress(OSError):  # continue to serve when nobody reads the output any more

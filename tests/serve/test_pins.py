@@ -16,7 +16,7 @@ from engines import RELU, numbers, run, save
 from trnrt.errors import ModelFileError, OptionError
 from trnrt.serve.hosting import contents
 from trnrt.serve.hosting.catalog import Change, Pinned
-from trnrt.serve.hosting.contents import copy_content, digest_of, golden_file
+from trnrt.serve.hosting.contents import copy_content, digest_of
 from trnrt.serve.hosting.files import Source, find_sources
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
@@ -24,6 +24,7 @@ from trnrt.serve.hosting.pins import Store, why_changed
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings
+from trnrt.validate.golden import golden_file
 
 NEG = RELU.replace("Relu", "Neg")
 WEIGHTS = "(float[N,4] x) => (float[N,4] y) <float[4,4] w = {%s}> { y = MatMul(x, w) }"
