@@ -24,6 +24,8 @@ from trnrt.serve.hosting.pins import Store, why_changed
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings
+from trnrt.session import InferenceSession
+from trnrt.validate.bundling import check_bundle, write_bundle
 from trnrt.validate.golden import golden_file
 
 NEG = RELU.replace("Relu", "Neg")
@@ -169,6 +171,28 @@ def test_what_is_pinned_is_served_until_it_is_loaded_again(tmp_path: Path, in_pl
             await repository.act_on_all("load", "relu")
         assert repository._store is not None
         assert len([folder for folder in repository._store.folder.iterdir() if folder.is_dir()]) == 1
+
+    run(work())
+
+
+def test_a_bundle_is_copied_whole_and_may_be_a_version(tmp_path: Path) -> None:
+    async def work() -> None:
+        session = InferenceSession(save(tmp_path, "relu", RELU), cache_dir=tmp_path / "cache", backend="simulator")
+        folder = tmp_path / "models" / "deep" / "3"
+        check_bundle(write_bundle(session, folder, (1,)))
+        repository = Repository(ServeSettings(model_dir=tmp_path / "models"), Metrics())
+        digest = digest_of(folder)
+        assert [(key, one.digest) for key, one in repository.catalog.pinned.items()] == [("deep@3", digest)]
+        (folder / "bundle.json").write_text("{}")
+        await repository.start()
+        assert await answer(repository, "deep") == "relu" and digest_of(folder) != digest
+        with pytest.raises(Problem, match="is damaged") as caught:
+            await repository.act_on_all("load", "deep@3")
+        assert caught.value.status == 400
+        (folder / "bundle.json").unlink()
+        (folder / "bundle.json").symlink_to(tmp_path / "relu.onnx")
+        with pytest.raises(ModelFileError, match="is a link out of it"):
+            digest_of(folder)
 
     run(work())
 
