@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -144,24 +145,26 @@ class ServedModel:
 
         During a reload the old engine serves, and stays if the new one does not load.
         """
-        failed = await self.prepare(self.pinned)
-        if failed is None:
-            await (await self.commit())()
-        return failed
+        async with self._changing:
+            made = await self._try_load(self.pinned)
+            if isinstance(made, str):
+                return made
+            old = self._install(made.engine)
+        if old is not None:
+            await old.close()
+        return None
 
     async def prepare(self, pinned: Pinned) -> str | None:
         """Load another content, or the same again, but let it not serve before ``commit``; return why that failed."""
         async with self._changing:
-            state, reason, recovering = self.state, self.reason, self.state == "recovering"
-            self._stop_recovering()
-            if self._engine is None:
-                self._become("loading")
-            made = await self._make_engine(pinned)
-            if isinstance(made, Failure):
-                # A request for it must not end the attempts that were under way.
-                self._not_loaded(made, again=recovering and self._recovering is None)
-                return made.reason
-            self._prepared = _Prepared(made, pinned, state, reason, recovering)
+            was_unloaded, reason = self.state == "unloaded", self.reason
+            made = await self._try_load(pinned)
+            if isinstance(made, str):
+                if was_unloaded:  # it stays so: the server must not become unready
+                    self._stop_recovering()
+                    self._become("unloaded", reason)
+                return made
+            self._prepared = made
         return None
 
     async def commit(self) -> Callable[[], Awaitable[None]]:
@@ -189,8 +192,8 @@ class ServedModel:
 
     async def unload(self, *, patient: bool = False) -> None:
         """Finish the queue, and release the model. ``patient``: wait first for requests that are arriving for it."""
-        end = BACKOFF.now() + ARRIVAL_S
-        while patient and self._engine is not None and self._engine.batcher.is_arriving and BACKOFF.now() < end:
+        end = time.monotonic() + ARRIVAL_S
+        while patient and self._engine is not None and self._engine.batcher.is_arriving and time.monotonic() < end:
             await asyncio.sleep(_LOOK_S)
         async with self._changing:
             self._stop_recovering()
@@ -285,6 +288,19 @@ class ServedModel:
         task, self._recovering = self._recovering, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()
+
+    async def _try_load(self, pinned: Pinned) -> _Prepared | str:
+        """An engine for a content, or why there is none. The lock is held."""
+        state, reason, recovering = self.state, self.reason, self.state == "recovering"
+        self._stop_recovering()
+        if self._engine is None:
+            self._become("loading")
+        made = await self._make_engine(pinned)
+        if isinstance(made, Failure):
+            # A request for it must not end the attempts that were under way.
+            self._not_loaded(made, again=recovering and self._recovering is None)
+            return made.reason
+        return _Prepared(made, pinned, state, reason, recovering)
 
     async def _make_engine(self, pinned: Pinned) -> _Engine | Failure:
         thread = ComputeThread(f"compute {self.name}")
