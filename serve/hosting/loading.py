@@ -14,7 +14,7 @@ from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.sizes import parse_shape
 from trnrt.report.top import labels_of, looked_up_labels
-from trnrt.running.buckets import DEFAULT_BUCKETS, cover
+from trnrt.running.buckets import cover
 from trnrt.running.lengths import Fitted, has_sequence, parse_pad
 from trnrt.running.rows import as_matrix, count_rows
 from trnrt.serve.hosting.batching import Inference
@@ -45,7 +45,7 @@ class LoadedModel:
         self._prepared: set[object] = set()
         self._others: set[object] = set()
         batch, self.parameters = self.session.model.batch, self.session.model.parameters
-        self.most_rows = batch if isinstance(batch, int) else settings.max_batch
+        self.most_rows = batch if isinstance(batch, int) else settings.bucket_sizes[-1]
         try:
             self.described = self._describe(settings)
             self._is_static = self._varies_in_rows_only()
@@ -53,7 +53,11 @@ class LoadedModel:
         except BaseException:  # free the device's memory for the next attempt
             self.close()
             raise
-        self.mergeable = settings.batching and self.described.mixing is None
+        self.set_batching(settings.batching)
+
+    def set_batching(self, batching: bool) -> None:
+        """Allow merging requests into batches, if the model's rows are independent."""
+        self.mergeable = batching and self.described.mixing is None
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, all of them arrays."""
@@ -111,7 +115,7 @@ class LoadedModel:
         if isinstance(model.batch, int):
             buckets: tuple[int, ...] = (model.batch,)
         else:  # if rows depend on each other, each number of rows is a kernel of its own
-            buckets = _bucket_sizes(settings) if mixing is None else ()
+            buckets = settings.bucket_sizes if mixing is None else ()
         return Description(
             inputs=tuple(map(_meta, model.inputs)),
             metadata=metadata,
@@ -187,7 +191,7 @@ def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
         narrow=settings.narrow,
         backend=settings.backend,
         fallback=None if settings.fallback == "none" else settings.fallback,
-        buckets=_bucket_sizes(settings),
+        buckets=settings.bucket_sizes,
         shapes=None if model is None else _shapes(model, settings),
         lengths=lengths or None,
         pads=None if model is None or not lengths else _pads(model, settings),
@@ -215,10 +219,6 @@ def _shapes(model: ImportedModel, settings: ServeSettings) -> dict[str, tuple[in
 def _run(session: InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
     names = [info.name for info in session.model.outputs]
     return dict(zip(names, map(as_matrix, session.run(None, feeds)), strict=True))
-
-
-def _bucket_sizes(settings: ServeSettings) -> tuple[int, ...]:
-    return (*(size for size in DEFAULT_BUCKETS if size < settings.max_batch), settings.max_batch)
 
 
 def _meta(info: TensorInfo) -> TensorMeta:

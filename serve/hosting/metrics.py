@@ -21,7 +21,18 @@ from trnrt.nki.machine.timing import Range
 from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
-REASONS = ("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key")
+REASONS = (
+    "queue",
+    "concurrency",
+    "draining",
+    "not_ready",
+    "device",
+    "timeout",
+    "body",
+    "key",
+    "key_limit",
+    "key_slowed",
+)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ERRORS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10)
@@ -46,12 +57,19 @@ class Metrics:
         self._rejected = Counter(
             "trnrt_rejected", f"Requests that were refused, by reason ({', '.join(REASONS)}).", ["reason"], registry=own
         )
+        self._keys = Counter(
+            "trnrt_key_requests",
+            "Requests with a key that were answered, by the key's name.",
+            ["key", "code"],
+            registry=own,
+        )
         self._resident = Gauge(
             "trnrt_resident_bytes", "Memory of a worker.", ["worker"], registry=own, multiprocess_mode="livesum"
         )
         self._of_models = _Families(own)
         self._models: dict[str, ModelMetrics] = {}
         self._request_series = cache(self._find_series)  # looking labels up takes several times as long
+        self._key_series = cache(self._keys.labels)
         self.sample()
 
     def request(self, path: str, method: str, code: int, seconds: float) -> None:
@@ -62,6 +80,10 @@ class Metrics:
 
     def _find_series(self, path: str, method: str, code: int) -> tuple[Counter, Histogram]:
         return self._requests.labels(path, method, str(code)), self._request_seconds.labels(path)
+
+    def count_key(self, name: str, code: int | str) -> None:
+        """A request with the key of this name was answered."""
+        self._key_series(name, str(code)).inc()
 
     def count_rejection(self, reason: str) -> None:
         """A request was refused: one of REASONS."""

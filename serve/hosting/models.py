@@ -13,7 +13,9 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from trnrt.errors import DeviceError
+from trnrt.serve.hosting.admission import count_refusals
 from trnrt.serve.hosting.batching import Batcher, ComputeThread, Inference, Limits
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
@@ -23,6 +25,7 @@ from trnrt.serve.http.checking import Checker, check_outputs
 from trnrt.serve.http.problems import RETRY_AFTER_S, Problem, error_text
 from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import ServeSettings
+from trnrt.serve.settings_models import BY_COMPILING
 
 Array = NDArray[Any]
 State = Literal["loading", "ready", "recovering", "failed", "unloading", "unloaded"]
@@ -33,9 +36,10 @@ ONLY_VERSION = "1"
 
 @dataclass(frozen=True)
 class _Engine:
-    """The parts of a ready model."""
+    """The parts of a ready model; ``settings`` are those that it was compiled with."""
 
     loaded: LoadedModel
+    settings: ServeSettings
     thread: ComputeThread
     batcher: Batcher
     checker: Checker
@@ -94,6 +98,8 @@ class ServedModel:
         check_outputs(loaded.described, outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
         fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
+        with count_refusals(self._metrics):
+            current_client.get().take_rows(rows)
         answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
         inference = with_length(answer, fitted, self._own_metrics)
         engine.shadow.offer(feeds, inference.outputs)
@@ -110,6 +116,28 @@ class ServedModel:
         While no request is arriving, queued ones do not wait for others.
         """
         return self._engine.batcher.arriving() if self._engine else nullcontext()
+
+    @property
+    def loaded_settings(self) -> ServeSettings | None:
+        """The settings that the serving model was compiled with; None if none serves."""
+        return None if self._engine is None else self._engine.settings
+
+    def change_settings(self, settings: ServeSettings) -> bool:
+        """Take over new settings, limits at once; True if the model has to be loaded again for the others."""
+        before, self._settings = self._settings, settings
+        engine = self._engine
+        if engine is not None:
+            before = engine.settings
+            shadow = engine.shadow
+            if settings.shadow != shadow.share:
+                shadow.stop()
+                shadow = Shadow(self.name, engine.loaded.session, settings.shadow, self._own_metrics)
+            engine.loaded.set_batching(settings.batching)
+            engine.batcher.change_limits(self._limits_of(engine.loaded))
+            checker = Checker(engine.loaded.described, settings.max_tensor_elements)
+            self._engine = replace(engine, checker=checker, shadow=shadow)
+        changed = any(getattr(settings, name) != getattr(before, name) for name in BY_COMPILING)
+        return changed and self.state not in ("unloading", "unloaded")
 
     async def load(self) -> str | None:
         """Load the file, or reload it; return why that failed.
@@ -225,10 +253,10 @@ class ServedModel:
             task.cancel()
 
     async def _make_engine(self) -> _Engine | Failure:
-        thread = ComputeThread(f"compute {self.name}")
+        thread, settings = ComputeThread(f"compute {self.name}"), self._settings
         try:
-            loaded: LoadedModel = await thread.call(lambda: LoadedModel(self.path, self._settings))
-            return self._assemble(loaded, thread)
+            loaded: LoadedModel = await thread.call(lambda: LoadedModel(self.path, settings))
+            return self._assemble(loaded, settings, thread)
         except Exception as error:
             thread.stop()
             if isinstance(error, DeviceError):
@@ -238,15 +266,18 @@ class ServedModel:
             thread.stop()
             raise
 
-    def _assemble(self, loaded: LoadedModel, thread: ComputeThread) -> _Engine:
-        settings = self._settings
-        limits = Limits(loaded.most_rows, settings.max_delay_ms / 1e3, settings.max_queue)
+    def _limits_of(self, loaded: LoadedModel) -> Limits:
+        return Limits(loaded.most_rows, self._settings.max_delay_ms / 1e3, self._settings.max_queue)
+
+    def _assemble(self, loaded: LoadedModel, compiled: ServeSettings, thread: ComputeThread) -> _Engine:
+        settings, limits = self._settings, self._limits_of(loaded)  # they may have changed since ``compiled``
+        loaded.set_batching(settings.batching)
         shadow = Shadow(self.name, loaded.session, settings.shadow, self._own_metrics)
         batcher = Batcher(
             self.name, loaded, thread, limits, self._metrics, on_lost=lambda error: self._drop_engine(loaded, error)
         )
         checker = Checker(loaded.described, settings.max_tensor_elements)
-        return _Engine(loaded, thread, batcher, checker, shadow)
+        return _Engine(loaded, compiled, thread, batcher, checker, shadow)
 
     def _ready_engine(self) -> _Engine:
         if self._engine is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trnrt.serve.hosting.admission import Admission
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.files import folder_files, model_files
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
@@ -54,16 +55,19 @@ class Repository:
 
     def _make_model(self, name: str, path: Path) -> Model:
         """A model that is not loaded yet."""
-        return ServedModel(name, path, self.settings, self.metrics, self.core_lost)
+        return ServedModel(name, path, self.settings.for_model(name), self.metrics, self.core_lost)
 
     def find(self, name: str, version: str = "") -> Model:
         """The model called ``name``, in any state; "" is the version of the server's choice.
 
         Problem(404) if there is no such model, or no such version of it.
         """
+        client = current_client.get()
         model = self.models.get(name)
-        if model is None:
-            raise Problem(404, f"there is no model {name!r}; the models are {', '.join(map(repr, self.models))}")
+        if model is None or not client.may_use(name):
+            names = ", ".join(map(repr, client.visible(self.models)))
+            whose = f" for the key {client.name!r}; its" if client.models is not None else "; the"
+            raise Problem(404, f"there is no model {name!r}{whose} models are {names}")
         if version not in ("", model.version):
             known = f"its only version is {model.version}"
             raise Problem(404, f"model {value_text(name)} has no version {value_text(version)}; {known}")

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.repository import Action, Repository
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
@@ -18,7 +19,7 @@ from trnrt.serve.http.routes import add_route, repository_of
 
 def add_operating(app: FastAPI) -> None:
     """Add /metrics and the repository extension."""
-    add_route(app, "Operating", "GET", METRICS, metrics, schemas.METRICS_SUCCESS, schemas.EVERYWHERE)
+    add_route(app, "Operating", "GET", METRICS, metrics, schemas.METRICS_SUCCESS, (403, *schemas.EVERYWHERE))
     failures = (400, 403, *schemas.FOR_A_MODEL)
     for path, handler, success in (
         ("index", repository_index, "RepositoryIndex"),
@@ -29,7 +30,8 @@ def add_operating(app: FastAPI) -> None:
 
 
 async def metrics(request: Request) -> Response:
-    """The server's metrics, for Prometheus."""
+    """The server's metrics, for Prometheus. A key for some models only may not read them (403)."""
+    current_client.get().check_sees_all()
     repository = repository_of(request)
     render = repository.metrics.render
     # Metrics of several workers come from files, those of replicas by request, so not on the event loop. A single
@@ -64,4 +66,5 @@ def _admin_repository(request: Request) -> Repository:
     repository = repository_of(request)
     if not repository.settings.admin:
         raise Problem(403, "this server does not load or unload models over HTTP; start it with --admin to allow it")
+    current_client.get().check_administers()
     return repository

@@ -4,12 +4,15 @@ A worker asks for an action (load, unload) on all; the supervisor sends it to ea
 Messages are tuples that begin with their kind.
 
     worker -> supervisor    ("loaded", rows)  ("ask", token, action, name)  ("done", token, failure)
+                            ("reloaded", tables)
     supervisor -> worker    ("do", token, action, name)  ("answer", token, failure)  ("open",)  ("stop",)
+                            ("settings", settings)
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,10 +21,15 @@ from typing import Any
 
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.processes.logs import log
+from trnrt.serve.processes.rereading import Tables
 from trnrt.serve.processes.summary import SummaryRow
 from trnrt.serve.settings import ServeSettings
 
+SUPERVISED = (signal.SIGINT, signal.SIGHUP)
+"""Signals that a terminal sends to every process, and that the supervisor obeys alone."""
+
 Act = Callable[[Any, str], Coroutine[Any, Any, str | None]]
+Change = Callable[[ServeSettings], Coroutine[Any, Any, Tables]]
 
 
 @dataclass(frozen=True)
@@ -42,11 +50,19 @@ class Share:
 class Link:
     """A worker's end of the pipe, made on the event loop. If the supervisor is gone, the worker stops.
 
-    ``opened`` is called when every worker has loaded its models.
+    ``opened`` is called when every worker has loaded its models, ``change`` with settings that were read again.
     """
 
-    def __init__(self, connection: Connection, act: Act, stop: Callable[[], None], opened: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        act: Act,
+        stop: Callable[[], None],
+        opened: Callable[[], None],
+        change: Change,
+    ) -> None:
         self._connection, self._act, self._stop, self._opened = connection, act, stop, opened
+        self._change = change
         self._answers: dict[int, asyncio.Future[str | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = 0
@@ -87,9 +103,13 @@ class Link:
             if waiting is not None and not waiting.done():
                 waiting.set_result(failure)
         else:
-            task = self._loop.create_task(self._do(*details))
+            work = self._change_settings(*details) if kind == "settings" else self._do(*details)
+            task = self._loop.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _change_settings(self, settings: ServeSettings) -> None:
+        self._send(("reloaded", await self._change(settings)))
 
     async def _do(self, token: int, action: str, name: str) -> None:
         failure: str | None = "the worker stopped"

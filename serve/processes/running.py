@@ -10,13 +10,15 @@ from trnrt.serve.hosting.files import model_files
 from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.listening import listen, url_of
 from trnrt.serve.processes.summary import SummaryRow, summary_text
-from trnrt.serve.settings import MULTIPROC, ServeSettings
+from trnrt.serve.settings import MULTIPROC, ServeSettings, check_names
 
 
 def serve(settings: ServeSettings) -> int:
     """Serve until a signal; the exit code. TrnrtError if it can't begin."""
     files = model_files(settings)
-    _check(settings)
+    check_names(settings, files)
+    for each in (settings, *map(settings.for_model, settings.model)):
+        _check(each)
     from trnrt.neuron.device import device_target
     from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 

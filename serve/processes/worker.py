@@ -18,12 +18,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.reloading import Reloader
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
-from trnrt.serve.processes.links import Link, Share
+from trnrt.serve.processes.links import SUPERVISED, Link, Share
 from trnrt.serve.processes.listening import BACKLOG
 from trnrt.serve.processes.logs import log, start_logging
 from trnrt.serve.processes.summary import SummaryRow, summary_rows
+from trnrt.serve.settings import ServeSettings
 
 OnLoaded = Callable[[list[SummaryRow]], None]
 LINGER_S = 0.3
@@ -86,8 +88,13 @@ class Worker:
     """A repository and the server around it. ``stop`` may be called at any time; a second call does not wait."""
 
     def __init__(self, repository: Repository, on_loaded: OnLoaded) -> None:
-        self.settings, self.repository, self.on_loaded = repository.settings, repository, on_loaded
+        self.repository, self.on_loaded = repository, on_loaded
         self._stopping, self._hurrying = asyncio.Event(), asyncio.Event()
+
+    @property
+    def settings(self) -> ServeSettings:
+        """The repository's, which a reload changes."""
+        return self.repository.settings
 
     def stop(self) -> None:
         """Begin the shutdown; the second time, end it."""
@@ -208,19 +215,22 @@ def leave(code: int) -> NoReturn:
 async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> int:
     repository = Repository(share.settings, Metrics(share.number), files=share.files, unloaded=share.unloaded)
     worker = Worker(repository, on_loaded)
-    loop = asyncio.get_running_loop()
+    loop, reloader = asyncio.get_running_loop(), Reloader(repository)
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
     if share.connection is None:
         loop.add_signal_handler(signal.SIGINT, worker.stop)
+        if share.settings.config is not None:
+            loop.add_signal_handler(signal.SIGHUP, reloader.reload_soon)
     else:
         # Ctrl-C reaches every process of a terminal; the supervisor passes it on. A handler, as subprocesses would
         # inherit SIG_IGN.
-        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        for number in SUPERVISED if share.settings.config is not None else SUPERVISED[:1]:
+            loop.add_signal_handler(number, lambda: None)
         repository.others_loading = not share.succeeds
 
         def note_others_loaded() -> None:
             repository.others_loading = False
 
-        link = Link(share.connection, repository.act, worker.stop, note_others_loaded)
+        link = Link(share.connection, repository.act, worker.stop, note_others_loaded, reloader.apply)
         worker.on_loaded, repository.broadcast = link.send_loaded, link.broadcast
     return await worker.run(listener, load_first=share.succeeds)

@@ -24,8 +24,9 @@ from typing import Any
 from trnrt.errors import TrnrtError
 from trnrt.serve.hosting.files import folder_files
 from trnrt.serve.http.problems import error_text
-from trnrt.serve.processes.links import Share
+from trnrt.serve.processes.links import SUPERVISED, Share
 from trnrt.serve.processes.logs import Log, log, start_logging
+from trnrt.serve.processes.rereading import read_changes, with_tables
 from trnrt.serve.processes.summary import SummaryRow
 from trnrt.serve.settings import MULTIPROC, ServeSettings
 
@@ -75,7 +76,7 @@ class Supervisor:
         self._reported = self._open = False
         self._asks: dict[int, _Ask] = {}
         self._token = 0
-        self._signals = 0
+        self._signals = self._reloads = 0
         self._end: float | None = None
         self._clean = True
 
@@ -100,6 +101,8 @@ class Supervisor:
         signal.set_wakeup_fd(wake.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._count_signal)
+        if self._settings.config is not None:
+            signal.signal(signal.SIGHUP, self._count_reload)
         return awake, wake
 
     def _supervise(self, awake: socket.socket) -> None:
@@ -116,7 +119,21 @@ class Supervisor:
                     self._read(child)
                 if child.process.sentinel in found:
                     self._bury(child)
+            if self._reloads and self._end is None:
+                self._reload()
             self._obey()
+
+    def _reload(self) -> None:
+        """Read the settings again, once for all workers; a successor has them, too."""
+        self._reloads = 0
+        read = read_changes(self._settings, self._files)
+        if read is not None:
+            self._settings = read
+            for child in self._children.values():
+                self._send(child, ("settings", read))
+
+    def _count_reload(self, number: int, _frame: Any) -> None:
+        self._reloads += 1
 
     def _count_signal(self, number: int, _frame: Any) -> None:
         self._signals += 1
@@ -173,6 +190,8 @@ class Supervisor:
             child.loaded = time.monotonic()
             if not self._open:
                 self._note_loaded(child, *details)
+        elif kind == "reloaded":  # a successor should load what this worker could not as it was
+            self._settings = with_tables(self._settings, *details)
         elif kind == "ask":
             self._ask(child, *details)
         else:
@@ -251,7 +270,8 @@ def successor_pause(served_s: float | None, last_s: float) -> float:
 
 def work(share: Share, listener: socket.socket) -> None:
     """The main function of a worker's process; exit code 2 if it can't begin."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the worker handles it
+    for number in SUPERVISED if share.settings.config is not None else SUPERVISED[:1]:
+        signal.signal(number, signal.SIG_IGN)  # until the worker handles it
     from trnrt.serve.processes.worker import leave, run_worker
 
     try:

@@ -115,7 +115,7 @@ class RayRepository(Repository):
         super().__init__(settings, metrics, files={name: Path(name) for name in sources})
 
     def _make_model(self, name: str, path: Path) -> Model:
-        return RayModel(name, self.settings, self.metrics, self._sources[name])
+        return RayModel(name, self.settings.for_model(name), self.metrics, self._sources[name])
 
 
 class RayMetrics(Metrics):

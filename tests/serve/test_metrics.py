@@ -53,6 +53,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     for reason in REASONS:
         metrics.count_rejection(reason)
     model = metrics.model("m")
+    metrics.count_key("alice", 200)
     model.state("loading")
     model.set_predictions({"8": Range(20.0, 25.0, 30.0)})
     model.batch(5, 0.002, 25.0)
@@ -67,6 +68,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         "trnrt_requests",
         "trnrt_request_seconds",
         "trnrt_rejected",
+        "trnrt_key_requests",
         "trnrt_resident_bytes",
         "trnrt_queue_seconds",
         "trnrt_compute_seconds",
