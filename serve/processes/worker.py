@@ -24,8 +24,9 @@ from trnrt.serve.http.app import make_app
 from trnrt.serve.processes.links import SUPERVISED, Link, Share
 from trnrt.serve.processes.listening import BACKLOG
 from trnrt.serve.processes.logs import log, start_logging
+from trnrt.serve.processes.metrics_folders import hold_folder
 from trnrt.serve.processes.summary import SummaryRow, summary_rows
-from trnrt.serve.settings import ServeSettings
+from trnrt.serve.settings import MULTIPROC, ServeSettings
 
 OnLoaded = Callable[[list[SummaryRow]], None]
 LINGER_S = 0.3
@@ -196,6 +197,7 @@ def run_worker(share: Share, listener: socket.socket, on_loaded: OnLoaded = lamb
     """
     named = {} if share.connection is None else {"worker": share.number}
     logs = start_logging(share.settings.log_level, None, **named)
+    held = None if share.connection is None else hold_folder(os.environ.get(MULTIPROC, ""))
     sys.setswitchinterval(SWITCH_S)
     try:
         lease_for(share.settings)  # held until the process ends, as the runtime in it keeps the cores that long
@@ -203,6 +205,8 @@ def run_worker(share: Share, listener: socket.socket, on_loaded: OnLoaded = lamb
             return runner.run(_serve(share, listener, on_loaded))
     finally:
         logs.close()
+        if held is not None:
+            held.close()
 
 
 def leave(code: int) -> NoReturn:

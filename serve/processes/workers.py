@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from trnrt.serve.hosting.files import folder_files
 from trnrt.serve.http.problems import error_text
 from trnrt.serve.processes.links import SUPERVISED, Share
 from trnrt.serve.processes.logs import Log, log, start_logging
+from trnrt.serve.processes.metrics_folders import metrics_folder
 from trnrt.serve.processes.rereading import read_changes, with_tables
 from trnrt.serve.processes.summary import SummaryRow
 from trnrt.serve.settings import MULTIPROC, ServeSettings
@@ -85,7 +85,7 @@ class Supervisor:
         logs = start_logging(self._settings.log_level, worker="supervisor")
         # Before there is anything to clean up: the handlers so far exit at once.
         awake, wake = self._watch_signals()
-        with awake, wake, tempfile.TemporaryDirectory(prefix="trnrt-metrics-") as folder:
+        with awake, wake, metrics_folder() as folder:
             os.environ[MULTIPROC] = folder
             try:
                 self._supervise(awake)
