@@ -6,8 +6,10 @@ prometheus_client is imported. Each worker can render the sum of all.
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -15,6 +17,7 @@ from typing import Literal
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from trnrt.nki.machine.timing import Range
@@ -106,11 +109,12 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type."""
         self.sample()
-        registry = self._registry
-        if self._shared:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
-        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+        if not self._shared:
+            return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
+        with _lock_files(Path(self._shared), fcntl.LOCK_SH):
+            return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
 class _Families:
@@ -204,5 +208,32 @@ class ModelMetrics:
 
 
 def mark_worker_dead(pid: int) -> None:
-    """Drop a dead worker's gauges; its counters stay."""
+    """Drop a dead worker's gauges, and add its other numbers to those of earlier dead ones, in one file of each type.
+
+    Workers that end again and again must not fill the folder, nor slow the page down.
+    """
     mark_process_dead(pid)  # type: ignore[no-untyped-call]
+    folder = Path(os.environ[MULTIPROC])
+    with _lock_files(folder, fcntl.LOCK_EX):
+        for kind in ("counter", "histogram"):
+            file = folder / f"{kind}_{pid}.db"
+            with suppress(FileNotFoundError, RuntimeError):  # it counted nothing, or was killed while it wrote
+                _add_numbers(list(MmapedDict.read_all_values_from_file(file)), folder / f"{kind}_dead.db")  # type: ignore[no-untyped-call]
+                file.unlink()
+
+
+def _add_numbers(numbers: Iterable[tuple[str, float, float, int]], file: Path) -> None:
+    total = MmapedDict(str(file))  # type: ignore[no-untyped-call]
+    try:
+        for key, value, stamp, _ in numbers:
+            total.write_value(key, total.read_value(key)[0] + value, stamp)  # type: ignore[no-untyped-call]
+    finally:
+        total.close()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _lock_files(folder: Path, how: int) -> Iterator[None]:
+    """Keep a page from being made while numbers move from one file to another: it would have them twice, or not."""
+    with (folder / "moving").open("ab") as file:
+        fcntl.flock(file, how)
+        yield
