@@ -60,7 +60,13 @@ _OF_WORKERS = {
 class ServeSettings(Readers, BaseSettings):
     """Constructed from the flags given; the rest comes from the environment, the file and the defaults."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        extra="forbid",
+        frozen=True,
+        env_ignore_empty=True,
+        hide_input_in_errors=True,  # keys are among them; ``read_settings`` shows what may be shown
+    )
 
     config: Path | None = None
     models: Annotated[list[Path], NoDecode] = Field(default=[], description="The models, .onnx files.")

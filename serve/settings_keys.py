@@ -32,7 +32,7 @@ class Key(BaseModel):
     holder may use, by default all.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     sha256: str = Field(repr=False)
     requests_per_second: _Rate | None = None

@@ -66,8 +66,7 @@ class Admission:
         if self.inside >= self._most:
             self._refuse("concurrency", f"the server answers {self.inside} requests already, which is its limit")
         body, sender = Body(self), client or current_client.get()
-        with count_refusals(self._metrics):
-            sender.take_request()
+        sender.take_request(self._metrics)
         self.inside += 1
         try:
             yield body
@@ -116,16 +115,6 @@ class Admission:
     def _refuse(self, reason: str, text: str) -> None:
         self._metrics.count_rejection(reason)
         raise Problem(503, text, retry_after=FULL_RETRY_S)
-
-
-@contextmanager
-def count_refusals(metrics: Metrics) -> Iterator[None]:
-    """Count the refusal of a request above a key's limits."""
-    try:
-        yield
-    except Problem:
-        metrics.count_rejection("key_limit")
-        raise
 
 
 def _key_problem(reason: str) -> Problem:

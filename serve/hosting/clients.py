@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import TypeVar
 
+from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.tensors import value_text
 from trnrt.serve.settings_keys import Key
@@ -69,22 +70,22 @@ class Client:
         self._requests = _make_allowance(self._requests, key.requests_per_second, share, burst)
         self._rows = _make_allowance(self._rows, key.rows_per_second, share, None)
 
-    def take_request(self) -> None:
+    def take_request(self, metrics: Metrics) -> None:
         """Count a request as being answered, until ``inside`` is decreased. Problem(429) above the key's limits."""
         if self._most is not None and self.inside >= self._most:
             text = f"{self._owner} has {self.inside} requests here already, which is its limit"
-            raise Problem(429, text, retry_after=FULL_RETRY_S)
+            raise _refuse(metrics, text, FULL_RETRY_S)
         if self._requests is not None:
             if wait := self._requests.wait_s():
-                raise self._too_many("requests", self._requests, wait)
+                raise self._too_many(metrics, "requests", self._requests, wait)
             self._requests.take()
         self.inside += 1
 
-    def take_rows(self, rows: int) -> None:
+    def take_rows(self, rows: int, metrics: Metrics) -> None:
         """Count a request's rows. Problem(429) if earlier ones used up the key's rows."""
         if self._rows is not None:
             if wait := self._rows.wait_s():
-                raise self._too_many("rows", self._rows, wait)
+                raise self._too_many(metrics, "rows", self._rows, wait)
             self._rows.take(rows)
 
     def may_use(self, model: str) -> bool:
@@ -109,9 +110,14 @@ class Client:
     def _owner(self) -> str:
         return f"the key {value_text(self.name)}"
 
-    def _too_many(self, what: str, allowance: Allowance, wait_s: float) -> Problem:
+    def _too_many(self, metrics: Metrics, what: str, allowance: Allowance, wait_s: float) -> Problem:
         text = f"{self._owner} may send {allowance.rate:g} {what} a second here, and sent more"
-        return Problem(429, text, retry_after=max(1, math.ceil(wait_s)))
+        return _refuse(metrics, text, max(1, math.ceil(wait_s)))
+
+
+def _refuse(metrics: Metrics, text: str, retry_s: int) -> Problem:
+    metrics.count_rejection("key_limit")
+    return Problem(429, text, retry_after=retry_s)
 
 
 def _make_allowance(now: Allowance | None, rate: float | None, share: float, burst: float | None) -> Allowance | None:

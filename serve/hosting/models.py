@@ -13,7 +13,6 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from trnrt.errors import DeviceError
-from trnrt.serve.hosting.admission import count_refusals
 from trnrt.serve.hosting.batching import Batcher, ComputeThread, Inference, Limits
 from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.description import NOTHING_KNOWN
@@ -98,8 +97,7 @@ class ServedModel:
         check_outputs(loaded.described, outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
         fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
-        with count_refusals(self._metrics):
-            current_client.get().take_rows(rows)
+        current_client.get().take_rows(rows, self._metrics)
         answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
         inference = with_length(answer, fitted, self._own_metrics)
         engine.shadow.offer(feeds, inference.outputs)

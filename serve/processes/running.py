@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 
 from trnrt.report.console import note, say
@@ -19,6 +20,8 @@ def serve(settings: ServeSettings) -> int:
     check_names(settings, files)
     for each in (settings, *map(settings.for_model, settings.model)):
         _check(each)
+    if settings.config is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the worker or the supervisor obeys it
     from trnrt.neuron.device import device_target
     from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 from engines import RELU, save
-from serving import MadeUpRepository, app_of, ask, client_of, computing, doubling, error_of, lines_logged, run
+from pydantic import ValidationError
+from serving import (
+    MadeUpMetrics,
+    MadeUpRepository,
+    app_of,
+    ask,
+    client_of,
+    computing,
+    doubling,
+    error_of,
+    lines_logged,
+    run,
+)
 
 from trnrt.errors import OptionError
 from trnrt.serve.hosting import clients, guessing
@@ -21,7 +34,7 @@ from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
 from trnrt.serve.http.problems import Problem
-from trnrt.serve.settings import read_settings
+from trnrt.serve.settings import ServeSettings, read_settings
 from trnrt.serve.settings_keys import Key, hash_key
 
 INFER = "/v2/models/doubling/infer"
@@ -119,6 +132,19 @@ def test_a_wrong_key_is_told_and_never_shown(
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
+def test_a_traceback_has_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the one that a wrong setting raises inside, nor that of a request that fails."""
+    for given in ({"api_keys": {SECRET: 1}}, {"api_keys": [SECRET], "port": -1}, {"key": {"a": {"sha256": SECRET}}}):
+        with pytest.raises(ValidationError) as caught:
+            ServeSettings(**given)
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+    model, lines = doubling(), lines_logged(monkeypatch)
+    model.error = RuntimeError("worse")
+    app = app_of(MadeUpRepository(model, key={"alice": key_of(ALICE)}))
+    assert ask(app, "POST", INFER, json=BODY, headers=bearer(ALICE)).status_code == 500
+    assert "worse" in str(lines) and ALICE not in str(lines)
+
+
 def test_an_environment_can_not_hold_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRNRT_KEY", SECRET)
     with pytest.raises(OptionError, match="tables of the settings' file") as caught:
@@ -203,12 +229,13 @@ def test_a_key_with_too_many_requests_at_once() -> None:
 
 def test_a_workers_share_of_a_limit() -> None:
     key = Key.model_validate(key_of(ALICE, requests_per_second=10, concurrency=5))
+    metrics = cast(Metrics, MadeUpMetrics())
     half, tiny = Client("alice", key, 1 / 2), Client("alice", key, 1 / 64)
     for client, most in ((half, 2), (tiny, 1)):
         for _ in range(most):
-            client.take_request()
+            client.take_request(metrics)
         with pytest.raises(Problem, match="which is its limit"):
-            client.take_request()
+            client.take_request(metrics)
 
 
 def test_rows_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
