@@ -6,14 +6,20 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.tensors import value_text
 from trnrt.serve.settings_keys import Key
 
-Value = TypeVar("Value")
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Value = TypeVar("Value", bound=_Named)
 FULL_RETRY_S = 1
 
 
@@ -94,7 +100,7 @@ class Client:
 
     def visible(self, models: Mapping[str, Value]) -> dict[str, Value]:
         """Those of the models that the key is for."""
-        return {name: model for name, model in models.items() if self.may_use(name)}
+        return {key: model for key, model in models.items() if self.may_use(model.name)}
 
     def check_administers(self) -> None:
         """Problem(403) unless the key may load and unload models."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from trnrt.serve.hosting.models import ServedModel
-from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.hosting.repository import Repository, _tidy
 from trnrt.serve.processes.logs import log
 from trnrt.serve.processes.rereading import Tables, read_changes, with_tables
 from trnrt.serve.settings import ServeSettings
@@ -29,7 +29,8 @@ class Reloader:
         """See ``reload_soon``."""
         async with self._changing:
             repository = self._repository
-            read = await asyncio.to_thread(read_changes, repository.settings, list(repository.models))
+            names = [model.name for model in repository.models.values()]
+            read = await asyncio.to_thread(read_changes, repository.settings, names)
             if read is not None:
                 await self._apply(read)
 
@@ -43,15 +44,17 @@ class Reloader:
         repository, kept = self._repository, Tables()
         repository.settings = settings
         repository.admission.change(settings)
-        models = {name: one for name, one in repository.models.items() if isinstance(one, ServedModel)}
-        stale = {name for name, model in models.items() if model.change_settings(settings.for_model(name))}
-        for name in sorted(stale):
-            earlier = models[name].loaded_settings
-            if await models[name].load() is not None and earlier is not None:
-                kept[name] = {field: getattr(earlier, field) for field in BY_COMPILING}
+        models = [one for one in repository.models.values() if isinstance(one, ServedModel)]
+        stale = [model for model in models if model.change_settings(settings.for_model(model.name))]
+        for model in stale:
+            earlier = model.loaded_settings
+            if await model.load() is not None and earlier is not None:
+                kept[model.name] = {field: getattr(earlier, field) for field in BY_COMPILING}
         repository.settings = with_tables(settings, kept)
-        for name in kept:
-            models[name].change_settings(repository.settings.for_model(name))
+        for model in models:
+            if model.name in kept:
+                model.change_settings(repository.settings.for_model(model.name))
         if stale:
-            log("info", "reload_done", loaded=sorted(stale - kept.keys()), kept=sorted(kept))
+            _tidy()
+            log("info", "reload_done", loaded=sorted({m.name for m in stale} - kept.keys()), kept=sorted(kept))
         return kept
