@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -45,11 +46,12 @@ TABLES = ("model", "key")
 NO_FLAG = ("api_keys", "models", *TABLES)
 """Fields without a flag: everybody on a machine can read a command line's keys; models are arguments."""
 RELOADED = (
-    *("api_keys", *TABLES, "insecure", "admin", "max_concurrency", "max_body_mib", "drain_timeout"),
+    *("api_keys", *TABLES, "allowed_host", "insecure", "admin", "max_concurrency", "max_body_mib", "drain_timeout"),
     *(*AT_ONCE, *BY_COMPILING),
 )
 """What a reload of the settings (SIGHUP) changes; everything else needs a restart."""
 
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _OF_RAY = dict.fromkeys(("replicas", "replica_cpus", "address"), "say --engine ray, too; workers are --workers")
 _OF_WORKERS = {
     "workers": "say how many with --replicas",
@@ -88,10 +90,19 @@ class ServeSettings(Readers, BaseSettings):
     max_tensor_elements: int = Field(default=1 << 24, ge=1)
     request_timeout: float = Field(default=30.0, gt=0, le=3600)
     drain_timeout: float = Field(default=30.0, ge=0, le=3600)
+    max_connections: int = Field(default=1024, ge=1, le=1_000_000)
+    max_header_bytes: int = Field(default=32768, ge=1024, le=1 << 20)
+    max_headers: int = Field(default=100, ge=8, le=10_000)
+    max_buffered_mib: int = Field(default=256, ge=1)
+    header_timeout: float = Field(default=10.0, gt=0, le=3600)
+    body_timeout: float = Field(default=20.0, gt=0, le=3600)
+    write_timeout: float = Field(default=30.0, gt=0, le=3600)
+    keep_alive_timeout: float = Field(default=75.0, gt=0, le=3600)
     api_keys: Annotated[list[SecretStr], NoDecode] = Field(
         default=[],
         description="Keys, separated by commas; clients must send one of them. Without keys everybody is let in.",
     )
+    allowed_host: Annotated[list[str], NoDecode] = []
     insecure: bool = False
     admin: bool = False
     shadow: float = Field(default=0.0, ge=0, le=1)
@@ -146,6 +157,15 @@ class ServeSettings(Readers, BaseSettings):
     def _read_keys(cls, tables: Any) -> dict[str, Key]:
         """Read the keys, and keep their hashes."""
         return read_keys(tables)
+
+    @field_validator("allowed_host")
+    @classmethod
+    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+        """Refuse what no Host header can be, such as a URL."""
+        for host in hosts:
+            if host != "*" and not _HOST.fullmatch(host):
+                raise ValueError(f"{host!r} is no host; it is a name or an address, and perhaps a port, or * for any")
+        return [host.lower() for host in hosts]
 
     @field_validator("api_keys")
     @classmethod
@@ -271,6 +291,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def host_name(host: str) -> str:
+    """The name or address in a Host header, in lower case, without the port and an address's brackets."""
+    name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().removesuffix(".")
 
 
 def flag_of(field: str) -> str:

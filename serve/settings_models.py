@@ -44,7 +44,9 @@ class Readers(BaseModel):
         """``none`` as 0."""
         return 0 if isinstance(value, str) and value.strip().lower() == "none" else value
 
-    @field_validator("models", "api_keys", "buckets", "shape", "lengths", "pad", mode="before", check_fields=False)
+    @field_validator(
+        *("models", "api_keys", "allowed_host", "buckets", "shape", "lengths", "pad"), mode="before", check_fields=False
+    )
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Split texts, as in the environment, at their commas."""

@@ -25,16 +25,8 @@ from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
 REASONS = (
-    "queue",
-    "concurrency",
-    "draining",
-    "not_ready",
-    "device",
-    "timeout",
-    "body",
-    "key",
-    "key_limit",
-    "key_slowed",
+    *("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key", "key_limit", "key_slowed"),
+    *("malformed", "headers", "slow", "connections", "buffers", "host", "origin"),
 )
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

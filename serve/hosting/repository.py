@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trnrt.serve.hosting.admission import Admission
 from trnrt.serve.hosting.clients import current_client
-from trnrt.serve.hosting.files import folder_files, model_files
+from trnrt.serve.hosting.files import folder_files, model_files, name_of
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.hosting.served import Model
@@ -23,6 +23,8 @@ Action = Literal["load", "unload"]
 Broadcast = Callable[[Action, str], Coroutine[Any, Any, str | None]]
 """Does an action to a model on all workers; returns why it failed on one of them."""
 
+PATIENCE_S = 60.0
+"""The longest that a model's load keeps the next one waiting. Loads at the same time would share the processor."""
 _INDEX_STATES = {"loading": "LOADING", "ready": "READY", "unloading": "UNLOADING"}
 """The extension's states; all others are UNAVAILABLE."""
 
@@ -94,14 +96,27 @@ class Repository:
         }
 
     async def start(self) -> None:
-        """Load every model, one after the other. One that fails does not stop the others, unless the core is lost."""
-        for name, model in list(self.models.items()):
-            if self.core_lost.is_set():
-                return
-            if name in self._unloaded:
-                await model.unload()
-            elif model.state == "loading":  # unless somebody loaded or unloaded it meanwhile
-                await model.load()
+        """Load every model, in order; return when each is loaded or has failed.
+
+        The next one waits for a load, but for at most ``PATIENCE_S``: a device may hang. One that fails does not stop
+        the others, unless the core is lost.
+        """
+        under_way: set[asyncio.Task[str | None]] = set()
+        try:
+            for name, model in list(self.models.items()):
+                if self.core_lost.is_set():
+                    return
+                if name in self._unloaded:
+                    await model.unload()
+                elif model.state == "loading":  # unless somebody loaded or unloaded it meanwhile
+                    task = asyncio.create_task(model.load())
+                    under_way.add(task)
+                    if not (await asyncio.wait([task], timeout=PATIENCE_S))[0]:
+                        log("warning", "load_is_slow", model=name, seconds=PATIENCE_S, told="others load meanwhile")
+            await asyncio.gather(*under_way)
+        finally:
+            for task in under_way:
+                task.cancel()
         _tidy()
         log("info", "models_loaded", ready=[m.name for m in self.models.values() if m.state == "ready"])
 
@@ -144,7 +159,7 @@ class Repository:
         """The model; to be loaded, it may be a file that was put into the folder after the start."""
         if action == "load" and name not in self.models:
             for path in folder_files(self.settings.model_dir):
-                if path.stem == name:  # compared with the files there: no name leads out of the folder
+                if name_of(path) == name:  # compared with the files there: no name leads out of the folder
                     self.models[name] = self._make_model(name, path)
         return self.find(name)
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from trnrt.importer import import_model
-from trnrt.serve.hosting.golden import golden_file
+from trnrt.validate.golden import golden_file
 
 _DIGITS = 16
 

@@ -19,8 +19,8 @@ from trnrt.serve.http.routes import add_route, repository_of
 
 def add_operating(app: FastAPI) -> None:
     """Add /metrics and the repository extension."""
-    add_route(app, "Operating", "GET", METRICS, metrics, schemas.METRICS_SUCCESS, (403, *schemas.EVERYWHERE))
-    failures = (400, 403, *schemas.FOR_A_MODEL)
+    add_route(app, "Operating", "GET", METRICS, metrics, schemas.METRICS_SUCCESS, schemas.EVERYWHERE)
+    failures = schemas.FOR_A_MODEL
     for path, handler, success in (
         ("index", repository_index, "RepositoryIndex"),
         ("models/{model}/load", repository_load, "Empty"),

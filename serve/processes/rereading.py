@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trnrt.errors import TrnrtError
-from trnrt.serve.hosting.files import folder_files
+from trnrt.serve.hosting.files import folder_files, name_of
 from trnrt.serve.http.problems import error_text
 from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import RELOADED, ServeSettings, check_names
@@ -23,7 +23,7 @@ def read_changes(current: ServeSettings, models: Iterable[str]) -> ServeSettings
     """
     try:
         read = current.read_again()
-        check_names(read, [*models, *(path.stem for path in folder_files(current.model_dir))])
+        check_names(read, [*models, *map(name_of, folder_files(current.model_dir))])
     except TrnrtError as error:
         log("error", "reload_failed", file=str(current.config), reason=error_text(error), kept="the settings so far")
         return None

@@ -11,7 +11,7 @@ from trnrt.serve.hosting.files import model_files
 from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.listening import listen, url_of
 from trnrt.serve.processes.summary import SummaryRow, summary_text
-from trnrt.serve.settings import MULTIPROC, ServeSettings, check_names
+from trnrt.serve.settings import MULTIPROC, ServeSettings, check_names, is_loopback
 
 
 def serve(settings: ServeSettings) -> int:
@@ -28,6 +28,9 @@ def serve(settings: ServeSettings) -> int:
     listener = listen(settings.host, settings.port)
     url = url_of(listener)
     say(f"listening on {url}; loading {', '.join(map(repr, files))}")
+
+    if settings.admin and not (settings.has_keys or is_loopback(settings.host)):
+        note("--admin has no effect without API keys at an address that others reach: set TRNRT_API_KEYS")
 
     def print_summary(rows: list[SummaryRow]) -> None:
         with suppress(OSError):  # continue to serve when nobody reads the output any more

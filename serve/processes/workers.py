@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trnrt.errors import TrnrtError
-from trnrt.serve.hosting.files import folder_files
+from trnrt.serve.hosting.files import folder_files, name_of
 from trnrt.serve.http.problems import error_text
 from trnrt.serve.processes.links import SUPERVISED, Share
 from trnrt.serve.processes.logs import Log, log, start_logging
@@ -213,7 +213,7 @@ class Supervisor:
             self._unloaded.add(name)
         else:
             self._unloaded.discard(name)
-            self._files |= {p.stem: p for p in folder_files(self._settings.model_dir) if p.stem == name}
+            self._files |= {name_of(p): p for p in folder_files(self._settings.model_dir) if name_of(p) == name}
         self._token += 1
         self._asks[self._token] = _Ask(asker, token, set(self._children.values()))
         for child in list(self._children.values()):

@@ -21,7 +21,8 @@ from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.app import make_app
 from trnrt.serve.processes.logs import log, start_logging
-from trnrt.serve.processes.worker import LINGER_S, Doorkeeper
+from trnrt.serve.processes.worker import LINGER_S
+from trnrt.serve.ray.doorkeeper import Doorkeeper
 from trnrt.serve.ray.messages import Whereabouts
 from trnrt.serve.ray.models import RayModel
 from trnrt.serve.ray.proxy import BODY

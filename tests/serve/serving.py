@@ -37,8 +37,10 @@ from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
+from trnrt.serve.http.connections import Connections
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.processes.logs import request_id
+from trnrt.serve.processes.worker import server_config
 from trnrt.serve.settings import ServeSettings
 
 Array = NDArray[Any]
@@ -229,7 +231,7 @@ async def computing(model: MadeUpModel, count: int) -> None:
 async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this process; what the application raises is the test's failure."""
     transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 
@@ -264,14 +266,15 @@ def lines_logged(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def listening(app: ASGIApp) -> Iterator[int]:
+def listening(app: ASGIApp, repository: MadeUpRepository | None = None) -> Iterator[int]:
     """An application behind the real HTTP server, set up as a worker's is, in a thread of this process; its port."""
+    kept = repository or MadeUpRepository()
+    connections = Connections(kept.settings, cast(Metrics, kept.metrics))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         # From here on whoever connects waits for the server to begin.
         listener.listen()
-        config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", log_config=None, server_header=False)
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(server_config(app, connections))
         thread = threading.Thread(target=server.run, args=([listener],), name="server")
         thread.start()
         try:

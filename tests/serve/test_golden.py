@@ -9,7 +9,7 @@ import pytest
 from engines import CANCELLING, RELU, loaded, model_of, run, save
 
 from trnrt.errors import BackendError, InputError, ModelFileError
-from trnrt.serve.hosting.golden import MEASURED_ROWS, golden_feeds, golden_file, make_golden
+from trnrt.validate.golden import MEASURED_ROWS, golden_feeds, golden_file, make_golden
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, open_onnxruntime
 

@@ -16,6 +16,8 @@ from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Action, Repository
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings
+from trnrt.session import InferenceSession
+from trnrt.validate.bundling import check_bundle, write_bundle
 
 
 def repository_of(*models: Path, **settings: Any) -> Repository:
@@ -111,6 +113,62 @@ def test_what_is_put_into_the_folder_later_can_be_loaded(tmp_path: Path) -> None
         assert states(repository) == {"first": "READY", "second": "READY"}
 
     run(work())
+
+
+def test_a_load_that_hangs_does_not_keep_the_others_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        repository = repository_of(save(tmp_path, "hangs", RELU), save(tmp_path, "relu", RELU))
+        free = asyncio.Event()
+
+        async def hang() -> str | None:
+            await free.wait()
+            return "the device did not answer"
+
+        monkeypatch.setattr(repository.find("hangs"), "load", hang)
+        monkeypatch.setattr("trnrt.serve.hosting.repository.PATIENCE_S", 0.01)
+        starting = asyncio.create_task(repository.start())
+        while states(repository)["relu"] != "READY":
+            await asyncio.sleep(0.01)
+        assert states(repository)["hangs"] == "LOADING" and not starting.done() and not repository.ready
+        free.set()
+        await starting
+
+    run(work())
+
+
+def test_a_bundle_is_served_without_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        session = InferenceSession(save(tmp_path, "relu", RELU), cache_dir=tmp_path / "cache", backend="simulator")
+        check_bundle(write_bundle(session, tmp_path / "folder" / "bundle", (1, 2, 4)))
+        ran: list[int] = []
+        run_once = InferenceSession.run
+
+        def count(one: InferenceSession, names: Any, feeds: Any) -> Any:
+            ran.append(len(feeds["x"]))
+            return run_once(one, names, feeds)
+
+        monkeypatch.setattr("trnrt.running.planning.make_partition", lambda *_: pytest.fail("it was planned"))
+        monkeypatch.setattr("trnrt.running.reference.open_model", lambda *_: pytest.fail("onnxruntime ran"))
+        monkeypatch.setattr(InferenceSession, "run", count)
+        for settings in ({"model_dir": tmp_path / "folder"}, {"models": [tmp_path / "folder" / "bundle"]}):
+            repository = Repository(ServeSettings(**settings), Metrics())
+            ran.clear()
+            await repository.start()
+            assert states(repository) == {"relu": "READY"}, repository.reasons
+            assert ran == [1], "the first bucket alone"
+            model = repository.find("relu")
+            assert model.described.buckets == (1, 2, 4) and set(model.described.predictions) == {1, 2, 4}
+            assert np.array_equal((await model.infer({"x": numbers(3, 4)})).outputs["y"], np.maximum(numbers(3, 4), 0))
+        contradicting = Repository(ServeSettings(model_dir=tmp_path / "folder", dtype="bfloat16"), Metrics())
+        await contradicting.start()
+        assert "compiled with dtype 'float32'" in contradicting.reasons["relu"]
+
+    run(work())
+
+
+def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="is a folder, and no bundle"):
+        model_files(ServeSettings(models=[tmp_path]))
 
 
 def test_what_was_unloaded_while_the_server_started_stays_so(tmp_path: Path) -> None:

@@ -93,6 +93,26 @@ def test_keys_and_limits_change_at_once_and_no_model_is_loaded(tmp_path: Path, m
     assert [line["event"] for line in server.lines] == ["reloaded"] * 4
 
 
+def test_keys_and_hosts_that_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without keys, a server on loopback answers for its own machine's names alone."""
+    server = Server(tmp_path, monkeypatch, TOP, relu=RELU)
+
+    async def work() -> None:
+        await server.repository.start()
+        async with client_of(make_app(server.repository)) as client:
+
+            async def status(host: str, secret: str = "") -> int:
+                return (await client.get("/v2", headers={"Host": host, "X-API-Key": secret})).status_code
+
+            assert [await status("localhost"), await status("a.example")] == [200, 421]
+            await server.reload(TOP + key("alice", ALICE))
+            assert [await status("localhost"), await status("a.example", ALICE)] == [401, 200]
+            await server.reload(f'{TOP}allowed_host = ["a.example"]\n')
+            assert [await status("a.example"), await status("b.example")] == [200, 421]
+
+    run(work())
+
+
 def test_a_models_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"{TOP}request_timeout = 60\n[model.slow]\nrequest_timeout = 0.2\n[model.other]\nrequest_timeout = 0.2\n"
     server = Server(tmp_path, monkeypatch, text, slow=RELU, other=RELU)
