@@ -45,7 +45,9 @@ class Readers(BaseModel):
         return 0 if isinstance(value, str) and value.strip().lower() == "none" else value
 
     @field_validator(
-        *("models", "api_keys", "allowed_host", "buckets", "shape", "lengths", "pad"), mode="before", check_fields=False
+        *("models", "canary", "api_keys", "allowed_host", "buckets", "shape", "lengths", "pad"),
+        mode="before",
+        check_fields=False,
     )
     @classmethod
     def _split(cls, value: Any) -> Any:

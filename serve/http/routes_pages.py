@@ -86,16 +86,18 @@ def server_document(repository: Repository) -> dict[str, Any]:
         "max_body_mib": settings.max_body_mib,
         "draining": repository.draining,
     }
-    models = current_client.get().visible(repository.models).values()
-    return {"server": server, "models": [_model(model) for model in models]}
+    models = current_client.get().visible(repository.models)
+    return {"server": server, "models": [_model(key, model) for key, model in models.items()]}
 
 
-def _model(model: Model) -> dict[str, Any]:
+def _model(key: str, model: Model) -> dict[str, Any]:
     ready = model.state == "ready"
     described = model.described if ready else NOTHING_KNOWN
     predicted = {str(rows): found for rows, found in sorted(described.predictions.items())}
     return {
-        "name": model.name,
+        "name": key,
+        "version": model.version,
+        "digest": model.digest,
         "state": model.state,
         "reason": model.reason,
         "inputs": [asdict(tensor) for tensor in described.inputs],

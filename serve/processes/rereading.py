@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trnrt.errors import TrnrtError
-from trnrt.serve.hosting.files import folder_files, name_of
+from trnrt.serve.hosting.files import find_sources
 from trnrt.serve.http.problems import error_text
 from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import RELOADED, ServeSettings, check_names
@@ -23,7 +23,7 @@ def read_changes(current: ServeSettings, models: Iterable[str]) -> ServeSettings
     """
     try:
         read = current.read_again()
-        check_names(read, [*models, *map(name_of, folder_files(current.model_dir))])
+        check_names(read, [*models, *_found_names(current)])
     except TrnrtError as error:
         log("error", "reload_failed", file=str(current.config), reason=error_text(error), kept="the settings so far")
         return None
@@ -33,6 +33,14 @@ def read_changes(current: ServeSettings, models: Iterable[str]) -> ServeSettings
         log("warning", "reload_ignored", settings=fixed, reason="a change of these needs a restart")
     log("info", "reloaded", settings=[name for name in changed if name not in fixed])
     return read.model_copy(update={name: getattr(current, name) for name in fixed})
+
+
+def _found_names(settings: ServeSettings) -> list[str]:
+    """The models that lie where the settings say: one may be loaded later."""
+    try:
+        return list(find_sources(settings))
+    except TrnrtError:  # that one of them is wrong is told when it is loaded
+        return []
 
 
 def with_tables(settings: ServeSettings, tables: Tables) -> ServeSettings:

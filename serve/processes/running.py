@@ -7,7 +7,8 @@ import signal
 from contextlib import suppress
 
 from trnrt.report.console import note, say
-from trnrt.serve.hosting.files import model_files
+from trnrt.serve.hosting.pins import Store
+from trnrt.serve.hosting.policies import chosen_sources, pin_sources
 from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.listening import listen, url_of
 from trnrt.serve.processes.summary import SummaryRow, summary_text
@@ -16,8 +17,8 @@ from trnrt.serve.settings import MULTIPROC, ServeSettings, check_names, is_loopb
 
 def serve(settings: ServeSettings) -> int:
     """Serve until a signal; the exit code. TrnrtError if it can't begin."""
-    files = model_files(settings)
-    check_names(settings, files)
+    sources, canaries = chosen_sources(settings)
+    check_names(settings, {source.name for source in sources})
     for each in (settings, *map(settings.for_model, settings.model)):
         _check(each)
     if settings.config is not None:
@@ -27,7 +28,9 @@ def serve(settings: ServeSettings) -> int:
 
     listener = listen(settings.host, settings.port)
     url = url_of(listener)
-    say(f"listening on {url}; loading {', '.join(map(repr, files))}")
+    say(f"listening on {url}; loading {', '.join(repr(source.key) for source in sources)}")
+    store = Store.make()
+    catalog = pin_sources(sources, canaries, store)
 
     if settings.admin and not (settings.has_keys or is_loopback(settings.host)):
         note("--admin has no effect without API keys at an address that others reach: set TRNRT_API_KEYS")
@@ -42,11 +45,18 @@ def serve(settings: ServeSettings) -> int:
     if settings.workers > 1:
         from trnrt.serve.processes.workers import Supervisor
 
-        return Supervisor(settings, files, listener, print_summary).run()
+        try:
+            return Supervisor(settings, catalog, store, listener, print_summary).run()
+        finally:
+            store.close()
     os.environ.pop(MULTIPROC, None)  # numbers that other processes left there would be added to ours
     from trnrt.serve.processes.worker import leave, run_worker
 
-    return leave(run_worker(Share(settings, files), listener, print_summary))
+    try:
+        code = run_worker(Share(settings, catalog, store.folder), listener, print_summary)
+    finally:
+        store.close()
+    return leave(code)
 
 
 def _check(settings: ServeSettings) -> None:
