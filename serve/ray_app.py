@@ -20,7 +20,7 @@ from trnrt.serve.hosting.policies import chosen_sources
 from trnrt.serve.ray.front import Front
 from trnrt.serve.ray.messages import Share
 from trnrt.serve.ray.replica import ModelReplica
-from trnrt.serve.settings import ServeSettings
+from trnrt.serve.settings import ServeSettings, check_names
 
 NAME = "trnrt"
 FRONT = "front"
@@ -50,11 +50,14 @@ def build(settings: RaySettings) -> Application:
 def application(settings: ServeSettings) -> Application:
     """The application: fronts, and a deployment for each model."""
     sources: dict[str, Any] = {}
-    keyless = settings.model_copy(update={"api_keys": []})  # replicas do not need them
-    for name, path in served_files(settings).items():
+    keyless = settings.model_copy(update={"api_keys": [], "key": {}})  # replicas do not need them
+    files = served_files(settings)
+    check_names(settings, files)
+    for name, path in files.items():
         version = digest_of(path)
-        share = Share(name, _paths(path), version, keyless)
-        replica = serve.deployment(name=deployment_of(name), **_replica_options(settings))(ModelReplica)
+        own = keyless.for_model(name)
+        share = Share(name, _paths(path), version, own)
+        replica = serve.deployment(name=deployment_of(name), **_replica_options(own))(ModelReplica)
         sources[name] = (replica.bind(share), version)
     front = serve.deployment(name=FRONT, **_front_options(settings))(serve.ingress()(Front))
     return front.bind(settings, sources)
@@ -83,7 +86,7 @@ def _replica_options(settings: ServeSettings) -> dict[str, Any]:
         "num_replicas": settings.replicas,
         "ray_actor_options": {"num_cpus": settings.replica_cpus, "resources": needed_resources(settings)},
         # One batch is computed and the next one gathers. The rest waits in the fronts, which can refuse it.
-        "max_ongoing_requests": 2 * settings.max_batch + 2,
+        "max_ongoing_requests": 2 * settings.bucket_sizes[-1] + 2,
         "max_queued_requests": settings.max_queue,
         "health_check_timeout_s": HEALTH_TIMEOUT_S,
         # Several replicas make room for their successors one by one. A lone one stays until its successor is ready.

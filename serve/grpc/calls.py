@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from grpc.aio import EOF
@@ -23,6 +24,7 @@ from grpc.aio import EOF
 from trnrt.errors import TrnrtError
 from trnrt.serve.grpc.inference import unpack
 from trnrt.serve.hosting.admission import LARGEST_BODIES, Body
+from trnrt.serve.hosting.clients import EVERYBODY, current_client
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.limits import GONE, SANE_ID
 from trnrt.serve.http.problems import INTERNAL, Problem, problem_of
@@ -151,6 +153,8 @@ class Call:
         sane = isinstance(given, str) and SANE_ID.fullmatch(given) is not None
         self.id = str(given) if sane else calls.new_id()
         request_id.set(self.id)
+        current_client.set(EVERYBODY)
+        self._client = EVERYBODY
         task = asyncio.current_task()
         assert task is not None
         self.task: asyncio.Task[Any] = task
@@ -261,6 +265,9 @@ class Call:
         seconds = time.perf_counter() - self._began
         self.calls.metrics.request(self.path, "GRPC", status, seconds)
         fields = {"error": error} if error else {}
+        if name := self._client.name:
+            self.calls.metrics.count_key(name, status)
+            fields["key"] = name
         log("info", "request", method="GRPC", path=self.path, status=status, ms=round(seconds * 1e3, 3), **fields)
 
     @contextmanager
@@ -268,7 +275,7 @@ class Call:
         """Check the key, take a place, and set the deadline: Problem(504) when it passes."""
         self._is_open = method.is_open
         if not method.is_open:
-            self.calls.admission.check_key(self._given_key())
+            self._client = self.calls.admission.check_key(self._given_key(), _address_of(self._context.peer()))
             self._body = self._place.enter_context(self.calls.admission.enter())
         else:
             self._place.callback(lambda: self._body.count(-self._body.size))
@@ -325,6 +332,11 @@ class Call:
 def code_of(status: int) -> grpc.StatusCode:
     """gRPC's code for the status of a Problem."""
     return CODES.get(status, CODES[400] if status < 500 else CODES[500])
+
+
+def _address_of(peer: str) -> str:
+    """The address in ``ipv4:127.0.0.1:1234`` or ``ipv6:[::1]:1234``, whose brackets gRPC may escape."""
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -11,11 +11,13 @@ from trnrt.serve.grpc.calls import Call, Method
 from trnrt.serve.grpc.inference import InferRequest, parse, parse_infer, render_infer
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.changes import Action
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import describe
 from trnrt.serve.http.routes_protocol import PLATFORM, check_ready, timing
 from trnrt.serve.http.tensors import value_text
+from trnrt.serve.settings import is_loopback
 
 SERVICE = "/inference.GRPCInferenceService/"
 STREAM_IDLE_S = 300.0
@@ -141,8 +143,13 @@ async def _act_on_all(call: Call, action: Action) -> bytes:
 
 def _check_admin(call: Call) -> None:
     """Problem(403) unless the repository may be changed."""
-    if not call.repository.settings.admin:
+    settings = call.repository.settings
+    if not settings.admin:
         raise Problem(403, "this server does not load or unload models over gRPC; start it with --admin to allow it")
+    if not (settings.has_keys or is_loopback(settings.host)):
+        way_out = "loading and unloading need API keys at an address that others reach: set TRNRT_API_KEYS"
+        raise Problem(403, f"the server has no keys; {way_out}")
+    current_client.get().check_administers()
 
 
 async def _infer(call: Call, message: bytes) -> tuple[Any, int]:

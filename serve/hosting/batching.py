@@ -230,6 +230,10 @@ class Batcher:
             rows = sum(member.rows for member in self._queue.values())
         return max(1, math.ceil(rows * self._row_s))
 
+    def change_limits(self, limits: Limits) -> None:
+        """Set other limits; requests that wait already stay."""
+        self._limits = limits
+
     async def wait_idle(self) -> None:
         """Wait until nothing is queued or running."""
         await self._idle.wait()

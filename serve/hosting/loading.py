@@ -15,7 +15,7 @@ from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.sizes import parse_shape
 from trnrt.report.top import labels_of, looked_up_labels
-from trnrt.running.buckets import DEFAULT_BUCKETS, cover
+from trnrt.running.buckets import cover
 from trnrt.running.lengths import Fitted, has_sequence, parse_pad
 from trnrt.running.rows import count_rows
 from trnrt.serve.hosting.batching import Inference
@@ -57,7 +57,11 @@ class LoadedModel:
         except BaseException:  # free the device's memory for the next attempt
             self.close()
             raise
-        self.mergeable = settings.batching and self.described.mixing is None
+        self.set_batching(settings.batching)
+
+    def set_batching(self, batching: bool) -> None:
+        """Allow merging requests into batches, if the model's rows are independent."""
+        self.mergeable = batching and self.described.mixing is None
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, all of them arrays."""
@@ -180,7 +184,7 @@ def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
         narrow=settings.narrow,
         backend=settings.backend,
         fallback=None if settings.fallback == "none" else settings.fallback,
-        buckets=_bucket_sizes(settings),
+        buckets=settings.bucket_sizes,
         shapes=None if model is None else _shapes(model, settings),
         lengths=lengths or None,
         pads=None if model is None or not lengths else _pads(model, settings),
@@ -218,10 +222,6 @@ def _shapes(model: ImportedModel, settings: ServeSettings) -> dict[str, tuple[in
     }
     sole = len(model.inputs) == 1
     return {name: sizes for name, sizes in given.items() if name in varying or (not name and sole and varying)}
-
-
-def _bucket_sizes(settings: ServeSettings) -> tuple[int, ...]:
-    return (*(size for size in DEFAULT_BUCKETS if size < settings.max_batch), settings.max_batch)
 
 
 def _meta(info: TensorInfo) -> TensorMeta:

@@ -6,8 +6,10 @@ prometheus_client is imported. Each worker can render the sum of all.
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -15,6 +17,7 @@ from typing import Literal
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from trnrt.nki.machine.timing import Range
@@ -22,7 +25,7 @@ from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
 REASONS = (
-    *("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key"),
+    *("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key", "key_limit", "key_slowed"),
     *("malformed", "headers", "slow", "connections", "buffers", "host", "origin"),
 )
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -49,12 +52,19 @@ class Metrics:
         self._rejected = Counter(
             "trnrt_rejected", f"Requests that were refused, by reason ({', '.join(REASONS)}).", ["reason"], registry=own
         )
+        self._keys = Counter(
+            "trnrt_key_requests",
+            "Requests with a key that were answered, by the key's name.",
+            ["key", "code"],
+            registry=own,
+        )
         self._resident = Gauge(
             "trnrt_resident_bytes", "Memory of a worker.", ["worker"], registry=own, multiprocess_mode="livesum"
         )
         self._of_models = _Families(own)
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._request_series = cache(self._find_series)  # looking labels up takes several times as long
+        self._key_series = cache(self._keys.labels)
         self.sample()
 
     def request(self, path: str, method: str, code: int, seconds: float) -> None:
@@ -65,6 +75,10 @@ class Metrics:
 
     def _find_series(self, path: str, method: str, code: int) -> tuple[Counter, Histogram]:
         return self._requests.labels(path, method, str(code)), self._request_seconds.labels(path)
+
+    def count_key(self, name: str, code: int | str) -> None:
+        """A request with the key of this name was answered."""
+        self._key_series(name, str(code)).inc()
 
     def count_rejection(self, reason: str) -> None:
         """A request was refused: one of REASONS."""
@@ -87,11 +101,12 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type."""
         self.sample()
-        registry = self._registry
-        if self._shared:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
-        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+        if not self._shared:
+            return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
+        with _lock_files(Path(self._shared), fcntl.LOCK_SH):
+            return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
 class _Families:
@@ -188,5 +203,32 @@ class ModelMetrics:
 
 
 def mark_worker_dead(pid: int) -> None:
-    """Drop a dead worker's gauges; its counters stay."""
+    """Drop a dead worker's gauges, and add its other numbers to those of earlier dead ones, in one file of each type.
+
+    Workers that end again and again must not fill the folder, nor slow the page down.
+    """
     mark_process_dead(pid)  # type: ignore[no-untyped-call]
+    folder = Path(os.environ[MULTIPROC])
+    with _lock_files(folder, fcntl.LOCK_EX):
+        for kind in ("counter", "histogram"):
+            file = folder / f"{kind}_{pid}.db"
+            with suppress(FileNotFoundError, RuntimeError):  # it counted nothing, or was killed while it wrote
+                _add_numbers(list(MmapedDict.read_all_values_from_file(file)), folder / f"{kind}_dead.db")  # type: ignore[no-untyped-call]
+                file.unlink()
+
+
+def _add_numbers(numbers: Iterable[tuple[str, float, float, int]], file: Path) -> None:
+    total = MmapedDict(str(file))  # type: ignore[no-untyped-call]
+    try:
+        for key, value, stamp, _ in numbers:
+            total.write_value(key, total.read_value(key)[0] + value, stamp)  # type: ignore[no-untyped-call]
+    finally:
+        total.close()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _lock_files(folder: Path, how: int) -> Iterator[None]:
+    """Keep a page from being made while numbers move from one file to another: it would have them twice, or not."""
+    with (folder / "moving").open("ab") as file:
+        fcntl.flock(file, how)
+        yield

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trnrt.errors import DeviceError
 from trnrt.serve.hosting.batching import Batcher, ComputeThread, Inference, Limits
 from trnrt.serve.hosting.catalog import ONLY_VERSION, Pinned
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
@@ -26,6 +27,7 @@ from trnrt.serve.http.checking import Checker, check_outputs
 from trnrt.serve.http.problems import RETRY_AFTER_S, Problem, error_text
 from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import ServeSettings
+from trnrt.serve.settings_models import BY_COMPILING
 
 Array = NDArray[Any]
 State = Literal["loading", "ready", "recovering", "failed", "unloading", "unloaded"]
@@ -37,9 +39,10 @@ _LOOK_S = 0.01
 
 @dataclass(frozen=True)
 class _Engine:
-    """The parts of a ready model."""
+    """The parts of a ready model; ``settings`` are those that it was compiled with."""
 
     loaded: LoadedModel
+    settings: ServeSettings
     thread: ComputeThread
     batcher: Batcher
     checker: Checker
@@ -113,6 +116,7 @@ class ServedModel:
         check_outputs(loaded.described, outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
         fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
+        current_client.get().take_rows(rows, self._metrics)
         answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
         inference = with_length(answer, fitted, self._own_metrics)
         engine.shadow.offer(feeds, inference.outputs)
@@ -129,6 +133,28 @@ class ServedModel:
         While no request is arriving, queued ones do not wait for others.
         """
         return self._engine.batcher.arriving() if self._engine else nullcontext()
+
+    @property
+    def loaded_settings(self) -> ServeSettings | None:
+        """The settings that the serving model was compiled with; None if none serves."""
+        return None if self._engine is None else self._engine.settings
+
+    def change_settings(self, settings: ServeSettings) -> bool:
+        """Take over new settings, limits at once; True if the model has to be loaded again for the others."""
+        before, self._settings = self._settings, settings
+        engine = self._engine
+        if engine is not None:
+            before = engine.settings
+            shadow = engine.shadow
+            if settings.shadow != shadow.share:
+                shadow.stop()
+                shadow = Shadow(self.name, engine.loaded.session, settings.shadow, self._own_metrics)
+            engine.loaded.set_batching(settings.batching)
+            engine.batcher.change_limits(self._limits_of(engine.loaded))
+            checker = Checker(engine.loaded.described, settings.max_tensor_elements)
+            self._engine = replace(engine, checker=checker, shadow=shadow)
+        changed = any(getattr(settings, name) != getattr(before, name) for name in BY_COMPILING)
+        return changed and self.state not in ("unloading", "unloaded")
 
     @property
     def path(self) -> Path:
@@ -303,11 +329,11 @@ class ServedModel:
         return _Prepared(made, pinned, state, reason, recovering)
 
     async def _make_engine(self, pinned: Pinned) -> _Engine | Failure:
-        thread = ComputeThread(f"compute {self.name}")
+        thread, settings = ComputeThread(f"compute {self.name}"), self._settings
         try:
-            loaded: LoadedModel | Failure = await thread.call(lambda: _load(pinned, self._settings))
+            loaded: LoadedModel | Failure = await thread.call(lambda: _load(pinned, settings))
             if isinstance(loaded, LoadedModel):
-                return self._assemble(loaded, thread)
+                return self._assemble(loaded, settings, thread)
             thread.stop()
             return loaded
         except Exception as error:
@@ -320,9 +346,12 @@ class ServedModel:
             thread.stop()
             raise
 
-    def _assemble(self, loaded: LoadedModel, thread: ComputeThread) -> _Engine:
-        settings = self._settings
-        limits = Limits(loaded.most_rows, settings.max_delay_ms / 1e3, settings.max_queue)
+    def _limits_of(self, loaded: LoadedModel) -> Limits:
+        return Limits(loaded.most_rows, self._settings.max_delay_ms / 1e3, self._settings.max_queue)
+
+    def _assemble(self, loaded: LoadedModel, compiled: ServeSettings, thread: ComputeThread) -> _Engine:
+        settings, limits = self._settings, self._limits_of(loaded)  # they may have changed since ``compiled``
+        loaded.set_batching(settings.batching)
         shadow = Shadow(self.name, loaded.session, settings.shadow, self._own_metrics)
         batcher = Batcher(
             self.name,
@@ -334,7 +363,7 @@ class ServedModel:
             version=self.version,
         )
         checker = Checker(loaded.described, settings.max_tensor_elements)
-        return _Engine(loaded, thread, batcher, checker, shadow)
+        return _Engine(loaded, compiled, thread, batcher, checker, shadow)
 
     def _ready_engine(self) -> _Engine:
         if self._engine is not None:

@@ -10,6 +10,7 @@ from typing import Any
 from trnrt.serve.hosting.admission import Admission
 from trnrt.serve.hosting.catalog import Canary, Catalog, Change, Pinned
 from trnrt.serve.hosting.changes import Action, Phase, missing_text, plan_canary, plan_load, plan_unload
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.contents import PREFIX
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
@@ -64,7 +65,9 @@ class Repository:
 
     def _make_model(self, pinned: Pinned) -> Model:
         """A model that is not loaded yet."""
-        return ServedModel(pinned.name, pinned.file, self.settings, self.metrics, self.core_lost, pinned)
+        return ServedModel(
+            pinned.name, pinned.file, self.settings.for_model(pinned.name), self.metrics, self.core_lost, pinned
+        )
 
     def _group(self) -> None:
         """Group the versions by model, the newest first."""
@@ -102,11 +105,15 @@ class Repository:
 
     def _look_up(self, name: str, version: str) -> tuple[list[Model], str]:
         """The versions of a model, the newest first, and the version that the address names."""
+        client = current_client.get()
         models = self._families.get(name)
-        if models is not None:
+        if models is not None and client.may_use(name):
             return models, version
         base, _, named = name.partition("@")
         models = self._families.get(base)
+        if client.models is not None and not (models and client.may_use(base)):
+            names = ", ".join(map(repr, dict.fromkeys(one.name for one in client.visible(self.models).values())))
+            raise Problem(404, f"there is no model {name!r} for the key {client.name!r}; its models are {names}")
         if models is None:
             raise Problem(404, missing_text(self.catalog, name))
         if version not in ("", named):

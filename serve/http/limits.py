@@ -17,6 +17,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trnrt.serve.hosting.clients import EVERYBODY, current_client
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.answers import error_answer
 from trnrt.serve.http.origins import Origins
@@ -28,6 +29,8 @@ METRICS = "/metrics"
 OPEN = ("/", "/docs", "/openapi.json")
 OPEN_FOLDER = "/pages/"
 """These paths need no key: health, and pages and scripts, which contain nothing of the models."""
+_DEADLINE = "trnrt.deadline"
+"""The place of a request's ``_Limit`` in its scope."""
 UNTIMED = "/v2/repository/"
 """Paths without a deadline: loading a model takes as long as compiling it."""
 
@@ -68,6 +71,7 @@ class Tracked:
         given = header(scope, b"x-request-id")
         identity = given if given is not None and SANE_ID.fullmatch(given) else self._new_id()
         request_id.set(identity)
+        current_client.set(EVERYBODY)
         method = scope["method"]
         # A HEAD is a GET without its body; the server's own scope keeps the method.
         inner = {**scope, "method": "GET"} if method == "HEAD" else scope
@@ -106,8 +110,11 @@ class Tracked:
         path = getattr(route, "path", None) or "other"
         status = sender.status or GONE
         self._metrics.request(path, method if method in METHODS else "other", status, seconds)
-        error = {"error": sender.error} if sender.error else {}
-        log("info", "request", method=method, path=scope["path"], status=status, ms=round(seconds * 1e3, 3), **error)
+        more = {"error": sender.error} if sender.error else {}
+        if name := current_client.get().name:
+            self._metrics.count_key(name, status)
+            more["key"] = name
+        log("info", "request", method=method, path=scope["path"], status=status, ms=round(seconds * 1e3, 3), **more)
 
 
 class _Sender:
@@ -136,16 +143,21 @@ class Gate:
 
     def __init__(self, app: ASGIApp, repository: Repository) -> None:
         self.app, self._admission = app, repository.admission
+        self._repository, self._settings = repository, repository.settings
         self._origins = Origins(repository.settings, repository.metrics.count_rejection)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if self._settings is not self._repository.settings:  # they were read again
+            self._settings = self._repository.settings
+            self._origins = Origins(self._settings, self._repository.metrics.count_rejection)
         self._origins.check(scope)
         path = scope["path"]
         if not (path in HEALTH or path in OPEN or path.startswith(OPEN_FOLDER)):
-            self._admission.check_key(_given_key(scope))
+            client = scope.get("client")
+            self._admission.check_key(_given_key(scope), client[0] if client else "")
         self._check_body(scope)
         if path in HEALTH or path == METRICS:
             # They must always answer; they read no body.
@@ -188,22 +200,21 @@ class Deadline:
 
     def __init__(self, app: ASGIApp, repository: Repository) -> None:
         self.app, self._repository = app, repository
-        self._seconds = repository.settings.request_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(UNTIMED):
             await self.app(scope, receive, send)
             return
         watch = _Watch(receive, send)
-        limit = asyncio.timeout(self._seconds)
+        limit = scope[_DEADLINE] = _Limit(self._repository.settings.request_timeout)
         try:
-            async with limit:
+            async with limit.timeout:
                 await self.app(scope, watch.receive, watch.send)
         except TimeoutError:
-            if not limit.expired():
+            if not limit.timeout.expired():
                 raise
             self._repository.metrics.count_rejection("timeout")
-            raise Problem(504, f"the request took longer than {self._seconds:g} s, the server's limit") from None
+            raise Problem(504, f"the request took longer than {limit.seconds:g} s, the server's limit") from None
         except asyncio.CancelledError:
             if not watch.gone:
                 raise
@@ -211,6 +222,26 @@ class Deadline:
             raise Problem(GONE, "the client has gone") from None
         finally:
             watch.stop()
+
+
+class _Limit:
+    """The time that a request may take, seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._began = seconds, asyncio.get_running_loop().time()
+        self.timeout = asyncio.timeout(seconds)
+
+    def change(self, seconds: float) -> None:
+        """Set another limit, from the request's begin."""
+        self.seconds = seconds
+        self.timeout.reschedule(self._began + seconds)
+
+
+def limit_time(scope: Scope, seconds: float) -> None:
+    """Give a request its model's own time."""
+    limit: _Limit | None = scope.get(_DEADLINE)
+    if limit is not None and limit.seconds != seconds:
+        limit.change(seconds)
 
 
 class _Watch:

@@ -33,7 +33,7 @@ class Origins:
 
     def __init__(self, settings: ServeSettings, count: Callable[[str], None]) -> None:
         self._count = count
-        self._keys, self._allowed = bool(settings.api_keys), frozenset(settings.allowed_host)
+        self._keys, self._allowed = settings.has_keys, frozenset(settings.allowed_host)
         self._loopback = is_loopback(settings.host)
         self._any_host = "*" in self._allowed or not (self._allowed or (self._loopback and not self._keys))
         self._known: set[bytes] = set()

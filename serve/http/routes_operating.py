@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trnrt.serve.hosting.changes import Action
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http import operating, schemas
 from trnrt.serve.http.answers import JSONAnswer
@@ -37,7 +38,8 @@ def add_operating(app: FastAPI) -> None:
 
 
 async def metrics(request: Request) -> Response:
-    """The server's metrics, for Prometheus."""
+    """The server's metrics, for Prometheus. A key for some models only may not read them (403)."""
+    current_client.get().check_sees_all()
     repository = repository_of(request)
     render = repository.metrics.render
     # Metrics of several workers come from files, those of replicas by request, so not on the event loop. A single
@@ -96,4 +98,5 @@ def _admin_repository(request: Request) -> Repository:
     repository = repository_of(request)
     if not repository.settings.admin:
         raise Problem(403, "this server does not load or unload models over HTTP; start it with --admin to allow it")
+    current_client.get().check_administers()
     return repository

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from trnrt import __version__
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
@@ -85,7 +86,8 @@ def server_document(repository: Repository) -> dict[str, Any]:
         "max_body_mib": settings.max_body_mib,
         "draining": repository.draining,
     }
-    return {"server": server, "models": [_model(key, model) for key, model in repository.models.items()]}
+    models = current_client.get().visible(repository.models)
+    return {"server": server, "models": [_model(key, model) for key, model in models.items()]}
 
 
 def _model(key: str, model: Model) -> dict[str, Any]:

@@ -12,11 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trnrt.errors import InputError
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.drawing import Choice, choice_of, drawable, drawn_answer
+from trnrt.serve.http.limits import limit_time
 from trnrt.serve.http.predicting import Sent, feeds_of, pictures_of, predictions_of
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, loads
@@ -46,10 +48,12 @@ async def predict(request: Request) -> Response:
     repository = repository_of(request)
     model = _chosen_model(repository, request)
     check_ready(model)
+    settings = repository.settings.for_model(model.name)
+    limit_time(request.scope, settings.request_timeout)
     with model.arriving():
         try:
             choice = choice_of(request.query_params)
-            sent = await _read_request(request, model, repository.settings.max_tensor_elements)
+            sent = await _read_request(request, model, settings.max_tensor_elements)
             _check_rows(model, sent, choice)
         except RequestError as error:
             raise Problem(400, str(error)) from None
@@ -82,7 +86,8 @@ def _chosen_model(repository: Repository, request: Request) -> Model:
         raise Problem(400, f"the query names {len(named)} models; it names one")
     if named:
         return repository.find(named[0])
-    names = list(dict.fromkeys(model.name for model in repository.models.values()))
+    models = current_client.get().visible(repository.models)
+    names = list(dict.fromkeys(model.name for model in models.values()))
     if len(names) != 1:
         known = ", ".join(map(value_text, names)) or "none"
         raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {known}")

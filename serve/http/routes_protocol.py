@@ -11,7 +11,7 @@ from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
-from trnrt.serve.http.limits import header
+from trnrt.serve.http.limits import header, limit_time
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import (
     BINARY,
@@ -107,13 +107,14 @@ async def infer(request: Request) -> Response:
     model = repository_of(request).find(*_address(request))
     check_ready(model)
     media_type(request, (JSON, BINARY))
-    most_elements = repository_of(request).settings.max_tensor_elements
+    settings = repository_of(request).settings.for_model(model.name)
+    limit_time(request.scope, settings.request_timeout)
     with model.arriving():
         body = await request.body()
         model.admit()
         try:
             length = header_length(header(request.scope, _HEADER_LENGTH), len(body))
-            parsed = parse_infer(body, length, model.described, most_elements)
+            parsed = parse_infer(body, length, model.described, settings.max_tensor_elements)
         except RequestError as error:
             raise Problem(400, str(error)) from None
     inference = await model.infer(parsed.feeds, parsed.outputs)

@@ -154,7 +154,7 @@ KEYS: dict[str, Schema] = {
 WHY = {
     400: "The request or a tensor is wrong; the text says where, what was expected and what was given.",
     401: "The server has API keys, and this request none of them.",
-    403: "Another site's web page, or loading and unloading that the server does not allow.",
+    403: "Another site's web page; or the server or the key does not allow this.",
     404: "There is no such model, version or path.",
     405: "The path does not take this method.",
     408: "The request came too slowly.",
@@ -162,7 +162,7 @@ WHY = {
     414: "The request's target is longer than the server's limit.",
     415: "The body's type or encoding is none that is taken.",
     421: "The Host header names another server.",
-    429: "The model's queue is full; Retry-After says when to come back.",
+    429: "The model's queue is full, or the key's limit is reached; Retry-After says when to come back.",
     431: "The headers are larger than the server's limit, or too many.",
     500: "The server's own fault; the text has the request's id and no details.",
     501: "A method or a Transfer-Encoding that the server does not have.",
@@ -170,10 +170,10 @@ WHY = {
     504: "The request took longer than the server's limit; its work is dropped.",
     505: "The server speaks HTTP/1.1.",
 }
-EVERYWHERE = (400, 401, 403, 405, 408, 413, 414, 415, 421, 431, 500, 501, 503, 504, 505)
+EVERYWHERE = (400, 401, 403, 405, 408, 413, 414, 415, 421, 429, 431, 500, 501, 503, 504, 505)
 """The statuses of the layers in ``limits`` and of the connection, which every path has."""
 FOR_A_MODEL = (404, *EVERYWHERE)
-FOR_INPUT = (404, 429, *EVERYWHERE)
+FOR_INPUT = (404, *EVERYWHERE)
 
 PATH_PARAMETERS: dict[str, Schema] = {
     name: {"name": name, "in": "path", "required": True, "schema": _STRING, "description": description}

@@ -5,12 +5,15 @@ abort it. Then it answers with the failure. Messages are tuples that begin with 
 "commit" or "abort".
 
     worker -> supervisor    ("loaded", rows)  ("ask", token, change)  ("done", token, failure)
+                            ("reloaded", tables)
     supervisor -> worker    ("do", token, phase, change)  ("answer", token, failure)  ("open",)  ("stop",)
+                            ("settings", settings)
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -20,10 +23,15 @@ from typing import Any
 from trnrt.serve.hosting.catalog import Catalog, Change
 from trnrt.serve.hosting.changes import Phase
 from trnrt.serve.processes.logs import log
+from trnrt.serve.processes.rereading import Tables
 from trnrt.serve.processes.summary import SummaryRow
 from trnrt.serve.settings import ServeSettings
 
+SUPERVISED = (signal.SIGINT, signal.SIGHUP)
+"""Signals that a terminal sends to every process, and that the supervisor obeys alone."""
+
 Act = Callable[[Phase, Change], Coroutine[Any, Any, str | None]]
+Renew = Callable[[ServeSettings], Coroutine[Any, Any, Tables]]
 
 
 @dataclass(frozen=True)
@@ -46,11 +54,19 @@ class Share:
 class Link:
     """A worker's end of the pipe, made on the event loop. If the supervisor is gone, the worker stops.
 
-    ``opened`` is called when every worker has loaded its models.
+    ``opened`` is called when every worker has loaded its models, ``renew`` with settings that were read again.
     """
 
-    def __init__(self, connection: Connection, act: Act, stop: Callable[[], None], opened: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        act: Act,
+        stop: Callable[[], None],
+        opened: Callable[[], None],
+        renew: Renew,
+    ) -> None:
         self._connection, self._act, self._stop, self._opened = connection, act, stop, opened
+        self._renew = renew
         self._answers: dict[int, asyncio.Future[str | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._token = 0
@@ -91,9 +107,13 @@ class Link:
             if waiting is not None and not waiting.done():
                 waiting.set_result(failure)
         else:
-            task = self._loop.create_task(self._do(*details))
+            work = self._renew_settings(*details) if kind == "settings" else self._do(*details)
+            task = self._loop.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _renew_settings(self, settings: ServeSettings) -> None:
+        self._send(("reloaded", await self._renew(settings)))
 
     async def _do(self, token: int, phase: Phase, change: Change) -> None:
         failure: str | None = "the worker stopped"

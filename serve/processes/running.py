@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 
 from trnrt.report.console import note, say
@@ -11,13 +12,17 @@ from trnrt.serve.hosting.policies import chosen_sources, pin_sources
 from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.listening import address_of, listen, reserve_port, url_of
 from trnrt.serve.processes.summary import SummaryRow, summary_text
-from trnrt.serve.settings import MULTIPROC, ServeSettings, is_loopback
+from trnrt.serve.settings import MULTIPROC, ServeSettings, check_names, is_loopback
 
 
 def serve(settings: ServeSettings) -> int:
     """Serve until a signal; the exit code. TrnrtError if it can't begin."""
     sources, canaries = chosen_sources(settings)
-    _check(settings)
+    check_names(settings, {source.name for source in sources})
+    for each in (settings, *map(settings.for_model, settings.model)):
+        _check(each)
+    if settings.config is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the worker or the supervisor obeys it
     from trnrt.neuron.device import device_target
     from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 
@@ -30,7 +35,7 @@ def serve(settings: ServeSettings) -> int:
     store = Store.make()
     catalog = pin_sources(sources, canaries, store)
 
-    if settings.admin and not (settings.api_keys or is_loopback(settings.host)):
+    if settings.admin and not (settings.has_keys or is_loopback(settings.host)):
         note("--admin has no effect without API keys at an address that others reach: set TRNRT_API_KEYS")
 
     def print_summary(rows: list[SummaryRow]) -> None:

@@ -19,14 +19,17 @@ from starlette.types import ASGIApp
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.pins import Store
+from trnrt.serve.hosting.reloading import Reloader
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
 from trnrt.serve.http.connection import connection_class
 from trnrt.serve.http.connections import Connections, raise_file_limit
-from trnrt.serve.processes.links import Link, Share
+from trnrt.serve.processes.links import SUPERVISED, Link, Share
 from trnrt.serve.processes.listening import BACKLOG
 from trnrt.serve.processes.logs import log, start_logging
+from trnrt.serve.processes.metrics_folders import hold_folder
 from trnrt.serve.processes.summary import SummaryRow, summary_rows
+from trnrt.serve.settings import MULTIPROC, ServeSettings
 
 if TYPE_CHECKING:
     from trnrt.serve.grpc.server import GrpcServer
@@ -68,9 +71,14 @@ class Worker:
     """A repository and the server around it. ``stop`` may be called at any time; a second call does not wait."""
 
     def __init__(self, repository: Repository, on_loaded: OnLoaded, calls: GrpcServer | None = None) -> None:
-        self.settings, self.repository, self.on_loaded = repository.settings, repository, on_loaded
+        self.repository, self.on_loaded = repository, on_loaded
         self._calls = calls
         self._stopping, self._hurrying = asyncio.Event(), asyncio.Event()
+
+    @property
+    def settings(self) -> ServeSettings:
+        """The repository's, which a reload changes."""
+        return self.repository.settings
 
     def stop(self) -> None:
         """Begin the shutdown; the second time, end it."""
@@ -175,6 +183,7 @@ def run_worker(
     """
     named = {} if share.connection is None else {"worker": share.number}
     logs = start_logging(share.settings.log_level, None, **named)
+    held = None if share.connection is None else hold_folder(os.environ.get(MULTIPROC, ""))
     sys.setswitchinterval(SWITCH_S)
     try:
         lease_for(share.settings)  # held until the process ends, as the runtime in it keeps the cores that long
@@ -182,6 +191,8 @@ def run_worker(
             return runner.run(_serve(share, listener, on_loaded, reserved))
     finally:
         logs.close()
+        if held is not None:
+            held.close()
 
 
 def leave(code: int) -> NoReturn:
@@ -197,20 +208,23 @@ async def _serve(
     metrics, store = Metrics(share.number), Store(share.store)
     repository = Repository(share.settings, metrics, catalog=share.catalog, store=store)
     worker = Worker(repository, on_loaded, _make_calls(share, repository, reserved))
-    loop = asyncio.get_running_loop()
+    loop, reloader = asyncio.get_running_loop(), Reloader(repository)
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
     if share.connection is None:
         loop.add_signal_handler(signal.SIGINT, worker.stop)
+        if share.settings.config is not None:
+            loop.add_signal_handler(signal.SIGHUP, reloader.reload_soon)
     else:
         # Ctrl-C reaches every process of a terminal; the supervisor passes it on. A handler, as subprocesses would
         # inherit SIG_IGN.
-        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        for number in SUPERVISED if share.settings.config is not None else SUPERVISED[:1]:
+            loop.add_signal_handler(number, lambda: None)
         repository.others_loading = not share.succeeds
 
         def note_others_loaded() -> None:
             repository.others_loading = False
 
-        link = Link(share.connection, repository.act, worker.stop, note_others_loaded)
+        link = Link(share.connection, repository.act, worker.stop, note_others_loaded, reloader.apply)
         worker.on_loaded, repository.broadcast = link.send_loaded, link.broadcast
     return await worker.run(listener, load_first=share.succeeds)
 

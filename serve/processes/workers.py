@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,8 +29,10 @@ from trnrt.serve.hosting.catalog import Catalog, Change
 from trnrt.serve.hosting.changes import Phase
 from trnrt.serve.hosting.pins import Store
 from trnrt.serve.http.problems import error_text
-from trnrt.serve.processes.links import Share
+from trnrt.serve.processes.links import SUPERVISED, Share
 from trnrt.serve.processes.logs import Log, log, start_logging
+from trnrt.serve.processes.metrics_folders import metrics_folder
+from trnrt.serve.processes.rereading import read_changes, with_tables
 from trnrt.serve.processes.summary import SummaryRow
 from trnrt.serve.settings import MULTIPROC, ServeSettings
 
@@ -87,7 +88,7 @@ class Supervisor:
         self._asks: deque[_Ask] = deque()
         """The first one is being made."""
         self._token = 0
-        self._signals = 0
+        self._signals = self._reloads = 0
         self._end: float | None = None
         self._clean = True
 
@@ -96,7 +97,7 @@ class Supervisor:
         logs = start_logging(self._settings.log_level, worker="supervisor")
         # Before there is anything to clean up: the handlers so far exit at once.
         awake, wake = self._watch_signals()
-        with awake, wake, tempfile.TemporaryDirectory(prefix="trnrt-metrics-") as folder:
+        with awake, wake, metrics_folder() as folder:
             os.environ[MULTIPROC] = folder
             try:
                 self._supervise(awake)
@@ -112,6 +113,8 @@ class Supervisor:
         signal.set_wakeup_fd(wake.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._count_signal)
+        if self._settings.config is not None:
+            signal.signal(signal.SIGHUP, self._count_reload)
         return awake, wake
 
     def _supervise(self, awake: socket.socket) -> None:
@@ -128,7 +131,21 @@ class Supervisor:
                     self._read(child)
                 if child.process.sentinel in found:
                     self._bury(child)
+            if self._reloads and self._end is None:
+                self._reload()
             self._obey()
+
+    def _reload(self) -> None:
+        """Read the settings again, once for all workers; a successor has them, too."""
+        self._reloads = 0
+        read = read_changes(self._settings, [one.name for one in self._catalog.pinned.values()])
+        if read is not None:
+            self._settings = read
+            for child in self._children.values():
+                self._send(child, ("settings", read))
+
+    def _count_reload(self, number: int, _frame: Any) -> None:
+        self._reloads += 1
 
     def _count_signal(self, number: int, _frame: Any) -> None:
         self._signals += 1
@@ -187,6 +204,8 @@ class Supervisor:
             child.loaded = time.monotonic()
             if not self._open:
                 self._note_loaded(child, *details)
+        elif kind == "reloaded":  # a successor should load what this worker could not as it was
+            self._settings = with_tables(self._settings, *details)
         elif kind == "ask":
             self._ask(child, *details)
         else:
@@ -294,7 +313,8 @@ def successor_pause(served_s: float | None, last_s: float) -> float:
 
 def work(share: Share, listener: socket.socket) -> None:
     """The main function of a worker's process; exit code 2 if it can't begin."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the worker handles it
+    for number in SUPERVISED if share.settings.config is not None else SUPERVISED[:1]:
+        signal.signal(number, signal.SIG_IGN)  # until the worker handles it
     from trnrt.serve.processes.worker import leave, run_worker
 
     try:

@@ -118,7 +118,8 @@ class RayRepository(Repository):
         super().__init__(settings, metrics, catalog=Catalog(pinned))
 
     def _make_model(self, pinned: Pinned) -> Model:
-        return RayModel(pinned.name, self.settings, self.metrics, self._sources[pinned.name])
+        own = self.settings.for_model(pinned.name)
+        return RayModel(pinned.name, own, self.metrics, self._sources[pinned.name])
 
 
 class RayMetrics(Metrics):

@@ -133,6 +133,7 @@ class MadeUpMetrics:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, int]] = []
         self.refused: list[str] = []
+        self.keys: list[tuple[str, int]] = []
 
     def request(self, path: str, method: str, code: int, seconds: float) -> None:
         """A request was answered."""
@@ -142,6 +143,10 @@ class MadeUpMetrics:
     def count_rejection(self, reason: str) -> None:
         """A request was refused."""
         self.refused.append(reason)
+
+    def count_key(self, name: str, code: int) -> None:
+        """A request with a key was answered."""
+        self.keys.append((name, code))
 
     def render(self) -> tuple[bytes, str]:
         """One line."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -390,6 +391,39 @@ def test_the_repository_is_for_administrators() -> None:
         assert open_one.done == ["load doubling", "unload doubling"]
 
     run(work())
+
+
+def test_without_keys_only_this_machine_administers() -> None:
+    async def work() -> None:
+        far = MadeUpRepository(doubling(), admin=True, host="0.0.0.0", insecure=True)
+        async with serving_grpc(far) as caller:
+            for method in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"):
+                error = await caller.refusal(method, messages.ModelRequest(first="doubling"))
+                assert error.code() is Code.PERMISSION_DENIED and "need API keys" in error.details()
+        assert far.done == []
+
+    run(work())
+
+
+def test_named_keys_have_their_limits_and_are_counted() -> None:
+    def key(text: str, **limits: Any) -> dict[str, Any]:
+        return {"sha256": sha256(text.encode()).hexdigest(), **limits}
+
+    keys = {"alice": key("a", requests_per_second=0.01, burst=2), "root": key("r", admin=True)}
+    repository = MadeUpRepository(doubling(), admin=True, key=keys)
+
+    async def work() -> None:
+        async with serving_grpc(repository) as caller:
+            alice, root = [("x-api-key", "a")], [("x-api-key", "r")]
+            await caller.infer(raw_request("doubling", FOUR), metadata=alice)
+            error = await caller.refusal("RepositoryIndex", metadata=alice)
+            assert error.code() is Code.PERMISSION_DENIED and "alice" in error.details()
+            error = await caller.refusal("ModelInfer", raw_request("doubling", FOUR), metadata=alice)
+            assert error.code() is Code.RESOURCE_EXHAUSTED and "alice" in error.details()
+            await caller.call("RepositoryIndex", metadata=root)
+
+    run(work())
+    assert repository.metrics.keys == [("alice", 200), ("alice", 403), ("alice", 429), ("root", 200)]
 
 
 def test_slow_messages_have_places_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

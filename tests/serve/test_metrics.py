@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.metrics import REASONS, STATES, Metrics
 
+GAUGES = ("trnrt_resident", "trnrt_pending", "trnrt_model_state", "trnrt_predicted_device_seconds")
 WORKER = """
 import sys
 from trnrt.nki.machine.timing import Range
@@ -53,6 +54,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     for reason in REASONS:
         metrics.count_rejection(reason)
     model = metrics.model("m")
+    metrics.count_key("alice", 200)
     model.state("loading")
     model.set_predictions({"8": Range(20.0, 25.0, 30.0)})
     model.batch(5, 0.002, 25.0)
@@ -67,6 +69,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         "trnrt_requests",
         "trnrt_request_seconds",
         "trnrt_rejected",
+        "trnrt_key_requests",
         "trnrt_resident_bytes",
         "trnrt_queue_seconds",
         "trnrt_compute_seconds",
@@ -144,6 +147,11 @@ def test_several_workers_are_one_page_and_a_dead_ones_state_is_gone(tmp_path: Pa
         assert one["trnrt_model_state[('model', 'm'), ('state', 'ready'), ('version', '1')]"] == 1
         assert one["trnrt_pending_requests[('model', 'm'), ('version', '1')]"] == 2
         assert "trnrt_resident_bytes[('worker', '1')]" not in one
+        before = {name: value for name, value in both.items() if not name.startswith(GAUGES)}
+        assert {name: value for name, value in one.items() if not name.startswith(GAUGES)} == before
+        none = rendered(pids[0])
+        assert {name: value for name, value in none.items() if not name.startswith(GAUGES)} == before
+        assert not [file for pid in pids for file in tmp_path.glob(f"*_{pid}.db")]
     finally:
         for worker in workers:
             worker.communicate()

@@ -32,6 +32,7 @@ from trnrt.commands.options import (
     Fallback,
     Narrow,
     flag,
+    read_buckets,
     read_budget,
     read_lengths,
 )
@@ -126,6 +127,14 @@ class Serving:
     )
     max_batch: int | None = flag(
         "Batches and limits", "--max-batch", metavar="ROWS", show_default="32", help="The most rows of a merged batch."
+    )
+    buckets: Sequence[int] | None = flag(
+        "Batches and limits",
+        "--buckets",
+        metavar="1,4,16",
+        help="The batch sizes to compile for; the largest is the most rows of a merged batch. By default 1, 2, 4 and "
+        "so on up to --max-batch.",
+        parser=read_buckets,
     )
     max_delay_ms: float | None = flag(
         "Batches and limits",
@@ -326,7 +335,8 @@ def serve_command(serving: Serving) -> None:
     """Serve models over HTTP: the Open Inference Protocol, a simple /predict, metrics, and a page to try them.
 
     Every setting can also be an environment variable (TRNRT_MAX_BATCH) or a line of the --config file (max_batch = 32).
-    API keys are set with TRNRT_API_KEYS only. Exits with 0 after a shutdown that answered every request.
+    API keys are set with TRNRT_API_KEYS or, by their hash, in the file. Exits with 0 after a shutdown that answered
+    every request.
     """
     given = {name: value for name, value in vars(serving).items() if value not in (None, [])}
     raise Exit(serve({name: v.value if isinstance(v, Enum) else v for name, v in given.items()}))
