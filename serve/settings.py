@@ -30,14 +30,15 @@ MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
 NO_FLAG = ("api_keys", "models")
 """Fields without a flag: everybody on a machine can read a command line's keys; models are arguments."""
 
-_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _OF_RAY = dict.fromkeys(("replicas", "replica_cpus", "address"), "say --engine ray, too; workers are --workers")
 _OF_WORKERS = {
     "workers": "say how many with --replicas",
     "admin": "a model is loaded anew by serving its new file again, and rolls over without a failed request",
     "versions": "Ray serves files, and no folders of versions",
     "canary": "Ray serves files, and no folders of versions",
+    "grpc_port": "the workers of --engine local serve gRPC",
 }
 
 
@@ -54,6 +55,7 @@ class ServeSettings(BaseSettings):
     canary: Annotated[list[str], NoDecode] = []
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
+    grpc_port: int | None = Field(default=None, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
     engine: Literal["local", "ray"] = "local"
     replicas: int = Field(default=1, ge=1, le=1024)

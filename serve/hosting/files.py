@@ -1,7 +1,7 @@
 """The files that are served: their models' names and versions.
 
-A model is a file, ``NAME.onnx``, a bundle (``trnrt compile -o DIR``), or a folder of versions in ``--model-dir``:
-``NAME/1/model.onnx``, or bundles ``NAME/1``.
+A model is a file, ``NAME.onnx``, or a bundle (``trnrt compile -o DIR``), or a folder of versions in ``--model-dir``:
+``NAME/1/model.onnx``, or ``NAME/1`` as a bundle.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trnrt.cache.bundles import is_bundle, read_bundle
+from trnrt.cache.places import golden_file, is_bundle, model_in
 from trnrt.errors import ModelFileError, OptionError
 from trnrt.serve.hosting.catalog import ONLY_VERSION, key_of
 from trnrt.serve.settings import ServeSettings
-from trnrt.validate.golden import golden_file
 
 LONGEST_NAME = 128
 _NAME = re.compile(r"\w[\w.-]*")
@@ -28,7 +27,7 @@ Sources = dict[str, dict[str, "Source"]]
 
 @dataclass(frozen=True)
 class Source:
-    """A version's file or bundle. ``is_versioned``: it is in a folder of versions."""
+    """A version's file. ``is_versioned``: it is in a folder of versions."""
 
     name: str
     version: str
@@ -58,7 +57,7 @@ def sources_of(settings: ServeSettings, name: str) -> dict[str, Source]:
     found: Sources = {}
     # Compared with the files there: no name leads out of the folder.
     for source in _all_sources(settings):
-        if source.name == name and source.path.exists():
+        if source.name == name and (source.path.exists() or source.is_versioned):
             _check_source(source, settings)
             _add(found, source)
     return found.get(name, {})
@@ -66,29 +65,28 @@ def sources_of(settings: ServeSettings, name: str) -> dict[str, Source]:
 
 def _all_sources(settings: ServeSettings) -> Iterator[Source]:
     for path in settings.models:
-        yield Source(name_of(path), ONLY_VERSION, path)
+        yield Source(_name_of(path), ONLY_VERSION, path)
     if settings.model_dir is None:
         return
     folder = settings.model_dir
     try:
         for path in sorted(folder.iterdir()):
             if is_bundle(path) or (path.suffix == ".onnx" and path.is_file()):
-                yield Source(name_of(path), ONLY_VERSION, path)
+                yield Source(_name_of(path), ONLY_VERSION, path)
             elif not path.name.startswith(".") and path.is_dir():
                 yield from _versions(path)
     except OSError as error:
         raise OptionError(f"can't read --model-dir {str(folder)!r}: {(error.strerror or str(error)).lower()}") from None
 
 
-def name_of(path: Path) -> str:
-    """The name of a model: its file's, without the ending; a bundle has a file in it. ModelFileError for a damaged
-    one."""
-    bundle = read_bundle(path)
-    return path.stem if bundle is None else bundle.model.stem
+def _name_of(path: Path) -> str:
+    """A model's name: that of its file, without the ending; a bundle has a file in it."""
+    return (model_in(path) if is_bundle(path) else path).stem
 
 
 def _versions(folder: Path) -> Iterator[Source]:
-    """The versions in a model's folder: numbers with a model file, or bundles. Others may not be there yet."""
+    """The versions in a model's folder: bundles, or folders with a model file, called by numbers. One that has neither
+    may not be there yet."""
     there = [path for path in folder.iterdir() if _VERSION.fullmatch(path.name)]
     for path in sorted(there, key=lambda path: int(path.name)):
         if is_bundle(path):
@@ -108,22 +106,18 @@ def _add(found: Sources, source: Source) -> None:
 
 
 def _check_source(source: Source, settings: ServeSettings) -> None:
-    if read_bundle(source.path) is None and not source.path.is_file():
-        raise _no_model(source.path)
     if not _NAME.fullmatch(source.name) or len(source.name) > LONGEST_NAME:
         text = f"{str(source.path)!r} can't be served: {source.name!r} is no name of a model"
         hint = f"rename it: up to {LONGEST_NAME} letters, digits, _, - and ., the first one a letter, a digit or _"
         raise OptionError(text, hint=hint)
+    if source.path.is_dir() and not is_bundle(source.path):
+        hint = f"trnrt compile MODEL -o {source.path} makes one; --model-dir serves the .onnx files of a folder"
+        raise ModelFileError(f"{str(source.path)!r} is a folder, and no bundle", hint=hint)
+    if not source.path.exists():
+        raise ModelFileError(f"no such file: {str(source.path)!r}")
     if source.path not in settings.models and not settings.follow_links and settings.model_dir is not None:
         for path in (source.path, golden_file(source.path)):
             _check_links(path, settings.model_dir)
-
-
-def _no_model(path: Path) -> ModelFileError:
-    if not path.is_dir():
-        return ModelFileError(f"no such file: {str(path)!r}")
-    hint = f"trnrt compile MODEL -o {path} makes one; --model-dir serves the .onnx files of a folder"
-    return ModelFileError(f"{str(path)!r} is a folder, and no bundle", hint=hint)
 
 
 def _check_links(path: Path, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trnrt.cache.bundles import is_bundle
+from trnrt.cache.places import is_bundle
 from trnrt.errors import InputError
 from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.timing import Range

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trnrt.cache import default_directory
+from trnrt.cache.places import is_bundle
 from trnrt.errors import TrnrtError
 from trnrt.serve.hosting.catalog import Pinned
 from trnrt.serve.hosting.contents import copy_content, digest_of
@@ -54,7 +55,7 @@ class Store:
     def pin(self, source: Source) -> Pinned:
         """Copy a model's content. If that fails, the result tells why."""
         folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=f"{source.name}-"))
-        file = folder / (source.name if source.path.is_dir() else f"{source.name}.onnx")
+        file = folder / (source.name if is_bundle(source.path) else f"{source.name}.onnx")
         try:
             digest = copy_content(source.path, file)
         except TrnrtError as error:

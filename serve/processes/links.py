@@ -30,8 +30,8 @@ Act = Callable[[Phase, Change], Coroutine[Any, Any, str | None]]
 class Share:
     """A worker's arguments. ``connection`` leads to the supervisor; None for a single worker.
 
-    ``catalog``: what to serve; ``store``: the folder for copies of other files
-    ``succeeds``: the other workers serve already, as it replaces one that ended.
+    ``catalog``: what to serve; ``store``: the folder for copies of other files.
+    ``succeeds``: the other workers serve already, as it replaces one that ended. ``grpc_address``: where to serve gRPC.
     """
 
     settings: ServeSettings
@@ -40,6 +40,7 @@ class Share:
     number: int = 0
     succeeds: bool = False
     connection: Connection | None = None
+    grpc_address: str | None = None
 
 
 class Link:

@@ -9,7 +9,7 @@ from trnrt.report.console import note, say
 from trnrt.serve.hosting.pins import Store
 from trnrt.serve.hosting.policies import chosen_sources, pin_sources
 from trnrt.serve.processes.links import Share
-from trnrt.serve.processes.listening import listen, url_of
+from trnrt.serve.processes.listening import address_of, listen, reserve_port, url_of
 from trnrt.serve.processes.summary import SummaryRow, summary_text
 from trnrt.serve.settings import MULTIPROC, ServeSettings, is_loopback
 
@@ -23,7 +23,10 @@ def serve(settings: ServeSettings) -> int:
 
     listener = listen(settings.host, settings.port)
     url = url_of(listener)
-    say(f"listening on {url}; loading {', '.join(repr(source.key) for source in sources)}")
+    reserved = None if settings.grpc_port is None else reserve_port(settings.host, settings.grpc_port)
+    address = None if reserved is None else address_of(reserved)
+    also = f" gRPC on {address};" if address else ""
+    say(f"listening on {url};{also} loading {', '.join(repr(source.key) for source in sources)}")
     store = Store.make()
     catalog = pin_sources(sources, canaries, store)
 
@@ -32,7 +35,7 @@ def serve(settings: ServeSettings) -> int:
 
     def print_summary(rows: list[SummaryRow]) -> None:
         with suppress(OSError):  # continue to serve when nobody reads the output any more
-            say(summary_text(rows, url))
+            say(summary_text(rows, url, address))
             doubts = get_target(settings.target or device_target() or DEFAULT_TARGET).note
             if doubts:
                 note(doubts)
@@ -41,14 +44,15 @@ def serve(settings: ServeSettings) -> int:
         from trnrt.serve.processes.workers import Supervisor
 
         try:
-            return Supervisor(settings, catalog, store, listener, print_summary).run()
+            return Supervisor(settings, catalog, store, listener, print_summary, address).run()
         finally:
             store.close()
     os.environ.pop(MULTIPROC, None)  # numbers that other processes left there would be added to ours
     from trnrt.serve.processes.worker import leave, run_worker
 
     try:
-        code = run_worker(Share(settings, catalog, store.folder), listener, print_summary)
+        share = Share(settings, catalog, store.folder, grpc_address=address)
+        code = run_worker(share, listener, print_summary, reserved)
     finally:
         store.close()
     return leave(code)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import uvicorn
 import uvloop
@@ -27,6 +27,9 @@ from trnrt.serve.processes.links import Link, Share
 from trnrt.serve.processes.listening import BACKLOG
 from trnrt.serve.processes.logs import log, start_logging
 from trnrt.serve.processes.summary import SummaryRow, summary_rows
+
+if TYPE_CHECKING:
+    from trnrt.serve.grpc.server import GrpcServer
 
 OnLoaded = Callable[[list[SummaryRow]], None]
 LINGER_S = 0.3
@@ -64,8 +67,9 @@ def server_config(app: ASGIApp, connections: Connections) -> uvicorn.Config:
 class Worker:
     """A repository and the server around it. ``stop`` may be called at any time; a second call does not wait."""
 
-    def __init__(self, repository: Repository, on_loaded: OnLoaded) -> None:
+    def __init__(self, repository: Repository, on_loaded: OnLoaded, calls: GrpcServer | None = None) -> None:
         self.settings, self.repository, self.on_loaded = repository.settings, repository, on_loaded
+        self._calls = calls
         self._stopping, self._hurrying = asyncio.Event(), asyncio.Event()
 
     def stop(self) -> None:
@@ -90,6 +94,8 @@ class Worker:
                 await asyncio.wait([loading, *ends], return_when=asyncio.FIRST_COMPLETED)
                 if lost.is_set():
                     return self._core_lost()
+            if self._calls is not None:
+                await self._calls.start()
             serving = asyncio.create_task(server.serve([listener]))
             await asyncio.wait([serving, *ends], return_when=asyncio.FIRST_COMPLETED)
             if serving.done():  # it ends by itself only if it fails
@@ -114,14 +120,17 @@ class Worker:
         """Become not ready, answer the accepted requests, close."""
         end = time.monotonic() + self.settings.drain_timeout
         self.repository.admission.draining = True
-        log("info", "draining", accepted=connections.pending)
+        log("info", "draining", accepted=connections.pending + self._pending_calls())
         leaving = asyncio.create_task(self._empty(connections))
         drained = await self._wait_until(leaving, end)
         if not drained:
-            log("error", "drain_timeout", unanswered=connections.pending, seconds=self.settings.drain_timeout)
+            unanswered = connections.pending + self._pending_calls()
+            log("error", "drain_timeout", unanswered=unanswered, seconds=self.settings.drain_timeout)
             leaving.cancel()
             server.force_exit = True
         server.should_exit = True
+        if self._calls is not None:
+            await self._calls.stop(at_once=not drained)
         if not await self._wait_until(serving, max(end, time.monotonic() + 1.0)):
             server.force_exit = True
             with suppress(asyncio.CancelledError):
@@ -130,7 +139,11 @@ class Worker:
         return 0 if drained else 1
 
     async def _empty(self, connections: Connections) -> None:
-        await asyncio.gather(connections.empty(), self.repository.drain(), asyncio.sleep(LINGER_S))
+        calls = [] if self._calls is None else [self._calls.leave()]
+        await asyncio.gather(connections.empty(), *calls, self.repository.drain(), asyncio.sleep(LINGER_S))
+
+    def _pending_calls(self) -> int:
+        return 0 if self._calls is None else self._calls.pending_calls
 
     async def _wait_until(self, task: asyncio.Task[None], end: float) -> bool:
         """True if the task is done by then; a second ``stop`` ends the wait, too."""
@@ -150,10 +163,15 @@ class Worker:
             await asyncio.sleep(SAMPLE_S)
 
 
-def run_worker(share: Share, listener: socket.socket, on_loaded: OnLoaded = lambda _rows: None) -> int:
+def run_worker(
+    share: Share,
+    listener: socket.socket,
+    on_loaded: OnLoaded = lambda _rows: None,
+    reserved: socket.socket | None = None,
+) -> int:
     """Serve in this process until a signal or the supervisor stops it; the exit code.
 
-    ``on_loaded``: for a single worker; others tell their supervisor.
+    ``on_loaded``: for a single worker; others tell their supervisor. ``reserved``: a single worker's port for gRPC.
     """
     named = {} if share.connection is None else {"worker": share.number}
     logs = start_logging(share.settings.log_level, None, **named)
@@ -161,7 +179,7 @@ def run_worker(share: Share, listener: socket.socket, on_loaded: OnLoaded = lamb
     try:
         lease_for(share.settings)  # held until the process ends, as the runtime in it keeps the cores that long
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(share, listener, on_loaded))
+            return runner.run(_serve(share, listener, on_loaded, reserved))
     finally:
         logs.close()
 
@@ -173,10 +191,12 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> int:
+async def _serve(
+    share: Share, listener: socket.socket, on_loaded: OnLoaded, reserved: socket.socket | None = None
+) -> int:
     metrics, store = Metrics(share.number), Store(share.store)
     repository = Repository(share.settings, metrics, catalog=share.catalog, store=store)
-    worker = Worker(repository, on_loaded)
+    worker = Worker(repository, on_loaded, _make_calls(share, repository, reserved))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
     if share.connection is None:
@@ -193,3 +213,14 @@ async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> 
         link = Link(share.connection, repository.act, worker.stop, note_others_loaded)
         worker.on_loaded, repository.broadcast = link.send_loaded, link.broadcast
     return await worker.run(listener, load_first=share.succeeds)
+
+
+def _make_calls(share: Share, repository: Repository, reserved: socket.socket | None) -> GrpcServer | None:
+    """The server for gRPC, bound to its port; None without --grpc-port, and then its packages are not imported."""
+    if share.grpc_address is None:
+        return None
+    from trnrt.serve.grpc.server import GrpcServer
+
+    if reserved is not None:  # a single worker shares its port with nobody
+        reserved.close()
+    return GrpcServer(repository, share.grpc_address, shared=reserved is None)

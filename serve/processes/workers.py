@@ -76,9 +76,10 @@ class Supervisor:
         store: Store,
         listener: socket.socket,
         on_loaded: Callable[[list[SummaryRow]], None],
+        grpc_address: str | None = None,
     ) -> None:
         self._settings, self._catalog, self._store, self._listener = settings, catalog, store, listener
-        self._on_loaded = on_loaded
+        self._on_loaded, self._grpc_address = on_loaded, grpc_address
         self._children: dict[int, _Child] = {}
         self._due = dict.fromkeys(range(settings.workers), 0.0)
         self._pauses: dict[int, float] = {}
@@ -148,7 +149,7 @@ class Supervisor:
     def _spawn(self, number: int) -> None:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        share = Share(self._settings, self._catalog, self._store.folder, number, self._open, theirs)
+        share = Share(self._settings, self._catalog, self._store.folder, number, self._open, theirs, self._grpc_address)
         process = context.Process(target=work, args=(share, self._listener), name=f"trnrt-worker-{number}")
         process.start()
         theirs.close()

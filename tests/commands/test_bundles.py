@@ -13,7 +13,8 @@ import pytest
 from commanding import save_model, trnrt
 from onnx import helper, numpy_helper
 
-from trnrt.cache.bundles import MANIFEST, is_bundle, read_bundle
+from trnrt.cache.bundles import read_bundle
+from trnrt.cache.places import MANIFEST, is_bundle
 from trnrt.errors import BackendError, ModelFileError
 from trnrt.session import InferenceSession
 from trnrt.validate import bundling

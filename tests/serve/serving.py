@@ -324,6 +324,13 @@ class ServerProcess:
         """The port that it has taken."""
         return int(self.url.rpartition(":")[2])
 
+    @property
+    def grpc_address(self) -> str:
+        """Where it answers gRPC: HOST:PORT."""
+        found = re.search(rf"listening on {re.escape(self.url)}; gRPC on (\S+);", self.log.read_text(errors="replace"))
+        assert found, "it serves no gRPC"
+        return found[1]
+
     def _listening(self) -> re.Match[str] | None:
         ended = self.process.poll() is not None  # looked at first: what it says, it has said by then
         said = self.log.read_text(errors="replace")

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt.cache.code import PLANS, code_version
 from trnrt.cache.entries import NEW_MODEL, Entries, Times
+from trnrt.cache.places import MANIFEST, is_bundle, model_place
 from trnrt.cache.plans import PlanCache, read_partition
 from trnrt.errors import ModelFileError, OptionError
 from trnrt.nki.machine.targets import file_of, get_target
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from trnrt.planner.parts.partition import Partition
     from trnrt.session import InferenceSession
 
-MANIFEST = "bundle.json"
 _TARGET = "target.toml"
 SCHEMA_VERSION = 1
 _AGAIN = "compile the model again: trnrt compile MODEL -o DIR"
@@ -151,21 +151,12 @@ class BundledPlans(PlanCache):
         return self._bundled.time(request) or super().time(request, predict)
 
 
-def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """True for the directory of a bundle."""
-    return Path(path, MANIFEST).is_file()
-
-
 def make_bundle(session: InferenceSession, directory: Path, buckets: tuple[int, ...]) -> Bundle:
     """The bundle of a session's model for these batch sizes; nothing is written yet."""
     file = session.serialized()
-    model = _model_path(directory, "model.onnx" if isinstance(file, bytes) else Path(file).name)
+    model = model_place(directory, "model.onnx" if isinstance(file, bytes) else Path(file).name)
     version = code_version(PLANS)
     return Bundle(directory, model, session.model.digest, version, session.options, buckets, session.lengths)
-
-
-def _model_path(directory: Path, name: str) -> Path:
-    return directory / "model" / Path(name).name
 
 
 def read_bundle(path: str | os.PathLike[str] | bytes) -> Bundle | None:
@@ -189,7 +180,7 @@ def read_bundle(path: str | os.PathLike[str] | bytes) -> Bundle | None:
             get_target(directory / _TARGET)  # which makes its name known
         return Bundle(
             directory,
-            _model_path(directory, document["model"]),
+            model_place(directory, document["model"]),
             str(document["digest"]),
             str(document["version"]),
             _read_options(document["options"]),

@@ -44,7 +44,7 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
     """Read the model, choose target and backend, and apply a plan's file."""
     planning, overrides = options.planning, options.overrides
     with working("loading the runtime"):
-        from trnrt.cache.bundles import is_bundle
+        from trnrt.cache.places import is_bundle
         from trnrt.planner.choices import Choices
         from trnrt.session import InferenceSession
 

@@ -1,4 +1,4 @@
-"""``trnrt serve``: predictions over HTTP.
+"""``trnrt serve``: predictions over HTTP and gRPC.
 
 The flags and their defaults are those of ``trnrt.serve.settings`` (a test compares them). That module can't be imported
 here: the server's packages may be missing, and ``trnrt --help`` must not wait for them.
@@ -86,6 +86,12 @@ class Serving:
     )
     port: int | None = flag(
         "Options", "--port", metavar="N", show_default="8000", help="The port to listen on; 0 takes a free one."
+    )
+    grpc_port: int | None = flag(
+        "Options",
+        "--grpc-port",
+        metavar="N",
+        help="Also serve the Open Inference Protocol over gRPC on this port; 0 takes a free one. Off by default.",
     )
     workers: int | None = flag(
         "Workers", "--workers", metavar="N", show_default="1", help="Processes that share the port."
@@ -349,6 +355,9 @@ def serve(flags: dict[str, Any]) -> int:
     from trnrt.serve.settings import read_settings
 
     settings = read_settings(flags)
+    if settings.grpc_port is not None and find_spec("grpc") is None:
+        problem = "--grpc-port needs the package grpcio, which is not installed"
+        raise BackendError(problem, hint="pip install 'trnrt[serve,grpc]'")
     if settings.engine == "local":
         from trnrt.serve.processes import running
 

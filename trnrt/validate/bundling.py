@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from trnrt.cache import write_whole
 from trnrt.cache.bundles import Bundle, make_bundle
 from trnrt.cache.entries import USAGE, Entries
+from trnrt.cache.places import golden_file
 from trnrt.errors import ModelFileError
 from trnrt.importer.reading.external import files_beside
 from trnrt.inputs.drawing import as_numpy
 from trnrt.inputs.npz import pack_npz
 from trnrt.running.rows import as_matrix
 from trnrt.session import InferenceSession
-from trnrt.validate.golden import Golden, golden_feeds, golden_file, make_golden
+from trnrt.validate.golden import Golden, golden_feeds, make_golden
 from trnrt.validate.running import open_onnxruntime
 from trnrt.validate.tolerances import Noise, Tolerance, default_tolerance
 
