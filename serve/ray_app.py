@@ -61,11 +61,14 @@ def application(settings: ServeSettings) -> Application:
 
 
 def served_files(settings: ServeSettings) -> dict[str, Path]:
-    """The files by model. OptionError for a folder of versions."""
+    """The files by model. OptionError for a folder of versions or a bundle."""
     sources, _ = chosen_sources(settings)
     if versioned := [source for source in sources if source.is_versioned]:
         text = f"--engine ray serves no folders of versions, and {str(versioned[0].path)!r} is in one"
         raise OptionError(text, hint="serve it as NAME.onnx, or without --engine ray")
+    if bundles := [source for source in sources if source.path.is_dir()]:
+        text = f"--engine ray serves no bundles, and {str(bundles[0].path)!r} is one"
+        raise OptionError(text, hint="serve the model's .onnx file, or without --engine ray")
     return {source.name: source.path for source in sources}
 
 

@@ -1,10 +1,9 @@
 """The content of a model: its file, the data files that it names, and its golden input, by one digest.
 
-A bundle has the digest of the model in it.
-
 The digest of a model in one file is that file's SHA-256, as ``sha256sum`` prints it. With data files or a golden input,
 it is the SHA-256 of a list with a line for each file, also as ``sha256sum`` prints it: ``model.onnx`` first, then the
-data files by the names that the model gives them, sorted, then ``golden.npz``.
+data files by the names that the model gives them, sorted, then ``golden.npz``. That of a bundle is the SHA-256 of such
+a list of all its files, sorted.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO
 
-from trnrt.cache.places import MANIFEST, golden_file, is_bundle, model_in
+from trnrt.cache.places import golden_file
 from trnrt.errors import ModelFileError
 from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
 
 PREFIX = "sha256:"
 """A digest begins with it; hexadecimal digits follow."""
+MOST_OF_A_BUNDLE, MOST_FILES = 8 * LARGEST_MODEL, 100_000
+"""Bytes and files. A bundle has a model's weights once more for each of their layouts."""
 ATTEMPTS, PAUSE_S = 3, 0.2
 """How often to read files that change meanwhile, and how long to wait before that."""
 _CHUNK = 1 << 20
 _LOCATION = b"location"
 """The key of a data file's name in a model: without it, the model has no data files, and needs no parsing."""
-_LOOSE = "*_weights.npz"
-"""Files in a bundle's directory that it does not need, and that are large."""
 
 
 def digest_of(path: Path) -> str:
-    """The digest of a model's content, in a bundle or not. ModelFileError if it can't be read, or changes meanwhile."""
-    return _read_stable(model_in(path) if is_bundle(path) else path, None)
+    """The digest of a model's content. ModelFileError if it can't be read, or changes meanwhile."""
+    return _read_stable(path, None)
 
 
 def copy_content(path: Path, target: Path) -> str:
@@ -48,29 +47,7 @@ def copy_content(path: Path, target: Path) -> str:
         ModelFileError: if a file can't be read or copied, changes meanwhile, or is outside the model's folder, or if
             all together are too large
     """
-    return _copy_bundle(path, target) if is_bundle(path) else _read_stable(path, target)
-
-
-def _copy_bundle(path: Path, target: Path) -> str:
-    """Copy a bundle's directory to ``target``; return the digest of the model in it.
-
-    Its plans and arrays carry their own digests, which are checked when they are loaded.
-    """
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(PAUSE_S)
-            shutil.rmtree(target, ignore_errors=True)
-        try:
-            before = _identity((path / MANIFEST).stat())
-            shutil.copytree(path, target, ignore=shutil.ignore_patterns(_LOOSE))
-            if before == _identity((path / MANIFEST).stat()):  # whoever writes a bundle removes it first
-                return digest_of(target)
-        except FileNotFoundError:
-            continue
-        except (OSError, shutil.Error) as error:
-            raise ModelFileError(f"can't copy the bundle {str(path)!r}: {error}") from None
-    text = f"the bundle {str(path)!r} changed while it was read, {ATTEMPTS} times"
-    raise ModelFileError(text, hint="load it when it is complete")
+    return _read_stable(path, target)
 
 
 def _read_stable(path: Path, target: Path | None) -> str:
@@ -98,13 +75,15 @@ class _Reading:
     def read(self) -> str:
         """Read everything, and return the digest."""
         target = self._target
-        if self._take(self._path, target, "model.onnx"):
+        if self._path.is_dir():
+            self._read_bundle()
+        elif self._take(self._path, target, "model.onnx"):
             folder = Path(os.path.realpath(self._path.parent))
             for location in sorted(_locations(self._path if target is None else target)):
                 if (real := self._data_file(folder, location)) is not None:
                     self._take(real, None if target is None else _place_of(target, location), location)
         golden = golden_file(self._path)
-        if golden.is_file():
+        if self._path.is_file() and golden.is_file():
             self._take(golden, None if target is None else golden_file(target), "golden.npz")
         if len(self._lines) == 1:
             return PREFIX + self._lines[0][0]
@@ -122,6 +101,23 @@ class _Reading:
             text = f"{str(self._path)!r} has data in {location!r}, outside the model's folder"
             raise ModelFileError(text, hint="copy the data file itself, not a link to it, into the model file's folder")
         return real if real.is_file() else None
+
+    def _read_bundle(self) -> None:
+        """Read every file of a bundle, in order; links inside it are followed."""
+        self._room = MOST_OF_A_BUNDLE
+        root = Path(os.path.realpath(self._path))
+        found: list[str] = []
+        for folder, folders, files in os.walk(root, followlinks=True):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            found += [os.path.relpath(Path(folder, name), root) for name in files if not name.startswith(".")]
+            if len(found) > MOST_FILES:
+                raise ModelFileError(f"the bundle {str(self._path)!r} has more than {MOST_FILES} files")
+        for name in sorted(found):
+            real = Path(os.path.realpath(root / name))
+            if not real.is_relative_to(root):
+                hint = "copy the file itself into it"
+                raise ModelFileError(f"{name!r} of the bundle {str(self._path)!r} is a link out of it", hint=hint)
+            self._take(real, None if self._target is None else self._target / name, name)
 
     def has_changed(self) -> bool:
         """True if a file is another one than when it was opened."""
@@ -142,8 +138,8 @@ class _Reading:
                 if target is None:
                     digest, has_key = self._pass_on(file, None)
                 else:
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with target.open("wb") as copy:
+                    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as copy:
                         digest, has_key = self._pass_on(file, copy)
         except OSError as error:
             what = f"can't copy {str(path)!r} to {str(target)!r}" if target is not None else f"can't read {str(path)!r}"
@@ -156,7 +152,8 @@ class _Reading:
         while chunk := file.read(_CHUNK):
             self._room -= len(chunk)
             if self._room < 0:
-                text = f"{str(self._path)!r} and its data files are larger than {in_words(LARGEST_MODEL)}"
+                most = MOST_OF_A_BUNDLE if self._path.is_dir() else LARGEST_MODEL
+                text = f"{str(self._path)!r}, with all its files, is larger than {in_words(most)}"
                 raise ModelFileError(text, hint="trnrt takes models up to that size")
             digest.update(chunk)
             has_key = has_key or _LOCATION in last + chunk

@@ -27,7 +27,7 @@ Sources = dict[str, dict[str, "Source"]]
 
 @dataclass(frozen=True)
 class Source:
-    """A version's file. ``is_versioned``: it is in a folder of versions."""
+    """A version's file or bundle. ``is_versioned``: it is in a folder of versions."""
 
     name: str
     version: str
@@ -106,18 +106,22 @@ def _add(found: Sources, source: Source) -> None:
 
 
 def _check_source(source: Source, settings: ServeSettings) -> None:
+    if not is_bundle(source.path) and not source.path.is_file():
+        raise _no_model(source.path)
     if not _NAME.fullmatch(source.name) or len(source.name) > LONGEST_NAME:
         text = f"{str(source.path)!r} can't be served: {source.name!r} is no name of a model"
         hint = f"rename it: up to {LONGEST_NAME} letters, digits, _, - and ., the first one a letter, a digit or _"
         raise OptionError(text, hint=hint)
-    if source.path.is_dir() and not is_bundle(source.path):
-        hint = f"trnrt compile MODEL -o {source.path} makes one; --model-dir serves the .onnx files of a folder"
-        raise ModelFileError(f"{str(source.path)!r} is a folder, and no bundle", hint=hint)
-    if not source.path.exists():
-        raise ModelFileError(f"no such file: {str(source.path)!r}")
     if source.path not in settings.models and not settings.follow_links and settings.model_dir is not None:
         for path in (source.path, golden_file(source.path)):
             _check_links(path, settings.model_dir)
+
+
+def _no_model(path: Path) -> ModelFileError:
+    if not path.is_dir():
+        return ModelFileError(f"no such file: {str(path)!r}")
+    hint = f"trnrt compile MODEL -o {path} makes one; --model-dir serves the .onnx files of a folder"
+    return ModelFileError(f"{str(path)!r} is a folder, and no bundle", hint=hint)
 
 
 def _check_links(path: Path, folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import shutil
 from hashlib import sha256
 from pathlib import Path
 
@@ -172,6 +171,28 @@ def test_what_is_pinned_is_served_until_it_is_loaded_again(tmp_path: Path, in_pl
             await repository.act_on_all("load", "relu")
         assert repository._store is not None
         assert len([folder for folder in repository._store.folder.iterdir() if folder.is_dir()]) == 1
+
+    run(work())
+
+
+def test_a_bundle_is_copied_whole_and_may_be_a_version(tmp_path: Path) -> None:
+    async def work() -> None:
+        session = InferenceSession(save(tmp_path, "relu", RELU), cache_dir=tmp_path / "cache", backend="simulator")
+        folder = tmp_path / "models" / "deep" / "3"
+        check_bundle(write_bundle(session, folder, (1,)))
+        repository = Repository(ServeSettings(model_dir=tmp_path / "models"), Metrics())
+        digest = digest_of(folder)
+        assert [(key, one.digest) for key, one in repository.catalog.pinned.items()] == [("deep@3", digest)]
+        (folder / "bundle.json").write_text("{}")
+        await repository.start()
+        assert await answer(repository, "deep") == "relu" and digest_of(folder) != digest
+        with pytest.raises(Problem, match="is damaged") as caught:
+            await repository.act_on_all("load", "deep@3")
+        assert caught.value.status == 400
+        (folder / "bundle.json").unlink()
+        (folder / "bundle.json").symlink_to(tmp_path / "relu.onnx")
+        with pytest.raises(ModelFileError, match="is a link out of it"):
+            digest_of(folder)
 
     run(work())
 
@@ -343,26 +364,3 @@ def test_names_that_no_address_can_have_are_refused_at_the_start(tmp_path: Path,
 @pytest.mark.parametrize("name", ["resnet50-v1.7", "Digits_2", "2d", "größe"])
 def test_names_may_have_letters_digits_and_a_few_marks(tmp_path: Path, name: str) -> None:
     assert list(find_sources(ServeSettings(models=[save(tmp_path, name, RELU)]))) == [name]
-
-
-def test_a_bundle_is_copied_and_served_from_its_copy(tmp_path: Path) -> None:
-    async def work() -> None:
-        model = save(tmp_path, "relu", RELU)
-        session = InferenceSession(model, cache_dir=tmp_path / "cache", backend="simulator")
-        bundle = check_bundle(write_bundle(session, tmp_path / "folder" / "bundle", (1, 2)))
-        (bundle.directory / "relu_weights.npz").write_bytes(b"not needed")
-        store = Store.make()
-        pinned = store.pin(Source("relu", "1", bundle.directory))
-        assert pinned.problem == "" and pinned.digest == digest_of(bundle.directory) == digest_of(model)
-        assert not list(pinned.file.glob("*_weights.npz"))
-        shutil.rmtree(bundle.directory)
-        served = ServedModel("relu", pinned.file, ServeSettings(), Metrics())
-        assert await served.load() is None
-        assert np.array_equal((await served.infer({"x": numbers(2, 4)})).outputs["y"], np.maximum(numbers(2, 4), 0))
-        assert why_changed(pinned) is None
-        bundle_model = next((pinned.file / "model").iterdir())
-        bundle_model.write_bytes(b"another")
-        assert "is not sha256:" in (why_changed(pinned) or "")
-        store.close()
-
-    run(work())
