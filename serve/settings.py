@@ -31,10 +31,13 @@ NO_FLAG = ("api_keys", "models")
 """Fields without a flag: everybody on a machine can read a command line's keys; models are arguments."""
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _OF_RAY = dict.fromkeys(("replicas", "replica_cpus", "address"), "say --engine ray, too; workers are --workers")
 _OF_WORKERS = {
     "workers": "say how many with --replicas",
     "admin": "a model is loaded anew by serving its new file again, and rolls over without a failed request",
+    "versions": "Ray serves files, and no folders of versions",
+    "canary": "Ray serves files, and no folders of versions",
 }
 
 
@@ -46,6 +49,9 @@ class ServeSettings(BaseSettings):
     config: Path | None = None
     models: Annotated[list[Path], NoDecode] = Field(default=[], description="The models, .onnx files.")
     model_dir: Path | None = None
+    follow_links: bool = False
+    versions: str = "latest"
+    canary: Annotated[list[str], NoDecode] = []
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
@@ -116,11 +122,33 @@ class ServeSettings(BaseSettings):
         """``none`` as 0."""
         return 0 if isinstance(value, str) and value.strip().lower() == "none" else value
 
-    @field_validator("models", "api_keys", "allowed_host", "shape", "lengths", "pad", mode="before")
+    @field_validator("models", "canary", "api_keys", "allowed_host", "shape", "lengths", "pad", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Split texts, as in the environment, at their commas."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("versions", mode="before")
+    @classmethod
+    def _read_versions(cls, value: Any) -> Any:
+        """One policy: a file may have a list, or a number."""
+        texts = [str(one).strip() for one in (value if isinstance(value, list) else str(value).split(","))]
+        if texts not in (["latest"], ["all"]) and not all(_VERSION.fullmatch(text) for text in texts):
+            raise ValueError("it is latest, all, or versions with commas between, as 2,3")
+        return ",".join(texts)
+
+    @field_validator("canary")
+    @classmethod
+    def _check_canaries(cls, canaries: list[str]) -> list[str]:
+        """Refuse texts other than [NAME:]VERSION=SHARE."""
+        from trnrt.serve.hosting.catalog import parse_canary
+
+        try:
+            for text in canaries:
+                parse_canary(text)
+        except OptionError as error:
+            raise ValueError(f"{error}; {error.hint}") from None
+        return canaries
 
     @field_validator("target")
     @classmethod

@@ -53,6 +53,7 @@ SCHEMAS: dict[str, Schema] = {
         name=_STRING,
         versions=_list(_STRING),
         platform=_STRING,
+        digest={"type": "string", "description": "sha256: and the digest of the content; empty if there is none."},
         inputs=_list(ref("TensorMetadata")),
         outputs=_list(ref("TensorMetadata")),
     ),
@@ -84,8 +85,9 @@ SCHEMAS: dict[str, Schema] = {
         parameters=_PARAMETERS,
     ),
     "InferResponse": _object(
-        "model_name outputs",
+        "model_name model_version outputs",
         model_name=_STRING,
+        model_version=_STRING,
         id=_STRING,
         outputs=_list(ref("OutputTensor")),
         parameters={
@@ -115,8 +117,9 @@ SCHEMAS: dict[str, Schema] = {
         predicted_device_us={"type": ["number", "null"]},
     ),
     "Prediction": _object(
-        "model predictions timing",
+        "model version predictions timing",
         model=_STRING,
+        version=_STRING,
         predictions={
             "type": "array",
             "description": "One item a row: its class, the values of the outputs, or a picture's boxes and mask.",
@@ -128,6 +131,17 @@ SCHEMAS: dict[str, Schema] = {
         top=_list(_list(_record(label=_STRING, probability=_NUMBER))),
         timing=ref("Timing"),
     ),
+    "IndexRequest": _object("", ready={"type": "boolean", "description": "True: only models that are ready."}),
+    "LoadRequest": _object("", parameters={"type": "object", "maxProperties": 0}),
+    "UnloadRequest": _object(
+        "",
+        parameters={
+            "type": "object",
+            "properties": {"unload_dependents": {"type": "boolean", "description": "No model has any."}},
+            "additionalProperties": False,
+        },
+    ),
+    "CanaryRequest": _record(version=_STRING, share={"type": "number", "minimum": 0, "maximum": 1}),
     "RepositoryIndex": _list(_object("name state", name=_STRING, version=_STRING, state=_STRING, reason=_STRING)),
 }
 
@@ -163,13 +177,16 @@ FOR_INPUT = (404, 429, *EVERYWHERE)
 
 PATH_PARAMETERS: dict[str, Schema] = {
     name: {"name": name, "in": "path", "required": True, "schema": _STRING, "description": description}
-    for name, description in (("model", "A model's name."), ("version", "A version of the model; the only one is 1."))
+    for name, description in (
+        ("model", "A model's name, or NAME@VERSION, or NAME@sha256: with at least 12 digits of its content's digest."),
+        ("version", "A version of the model; that of a file is 1."),
+    )
 }
 _WHICH: Schema = {
     "name": "model",
     "in": "query",
     "schema": _STRING,
-    "description": "A model's name; may be left out where the server has one model.",
+    "description": "A model's name, or NAME@VERSION; may be left out where the server has one model.",
 }
 
 _DRAW: Schema = {
@@ -209,6 +226,13 @@ INFER: Schema = {
         }
     ],
 }
+
+
+def body_of(name: str) -> Schema:
+    """A path's optional body, one of SCHEMAS."""
+    return {"requestBody": {"required": False, "content": {JSON: {"schema": ref(name)}}}}
+
+
 PREDICT: Schema = {
     "requestBody": {
         "required": True,

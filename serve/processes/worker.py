@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.pins import Store
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
 from trnrt.serve.http.connection import connection_class
@@ -173,7 +174,8 @@ def leave(code: int) -> NoReturn:
 
 
 async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> int:
-    repository = Repository(share.settings, Metrics(share.number), files=share.files, unloaded=share.unloaded)
+    metrics, store = Metrics(share.number), Store(share.store)
+    repository = Repository(share.settings, metrics, catalog=share.catalog, store=store)
     worker = Worker(repository, on_loaded)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, worker.stop)

@@ -33,6 +33,7 @@ from trnrt.commands.verbs import Flag
 from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.admission import Admission
 from trnrt.serve.hosting.batching import Inference
+from trnrt.serve.hosting.catalog import Canary
 from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
@@ -65,6 +66,7 @@ class MadeUpModel:
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.version, self.compute, self.seconds, given = name, "1", compute, seconds, dict(metadata or {})
+        self.digest = ""
         self.described = Description(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -161,8 +163,16 @@ class MadeUpRepository:
         if name not in self.models:
             raise Problem(404, f"there is no model {name!r}")
         if version not in ("", "1"):
-            raise Problem(404, f"model {name!r} has no version {version!r}; its only version is '1'")
+            raise Problem(404, f"model {name!r} has no version {version!r}; its only version is 1")
         return self.models[name]
+
+    def find_main(self, name: str, version: str = "") -> MadeUpModel:
+        """As the real one."""
+        return self.find(name, version)
+
+    def versions(self, name: str) -> list[MadeUpModel]:
+        """As the real one."""
+        return [self.models[name]]
 
     @property
     def draining(self) -> bool:
@@ -182,6 +192,10 @@ class MadeUpRepository:
     async def act_on_all(self, action: str, name: str) -> None:
         """Say so."""
         self.done.append(f"{action} {self.find(name).name}")
+
+    async def set_canary(self, name: str, canary: Canary) -> None:
+        """Say so."""
+        self.done.append(f"{self.find(name).name} {canary.version}={canary.share:g}")
 
     def index(self) -> list[dict[str, Any]]:
         """As the real one."""
@@ -394,7 +408,7 @@ def metric(server: ServerProcess, start: str) -> float | None:
 
 def ready_workers(server: ServerProcess, model: str) -> float | None:
     """How many workers have the model ready."""
-    return metric(server, f'trnrt_model_state{{model="{model}",state="ready"}}')
+    return metric(server, f'trnrt_model_state{{model="{model}",state="ready",version="1"}}')
 
 
 def digits(count: int) -> tuple[Array, Array]:

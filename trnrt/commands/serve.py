@@ -58,7 +58,28 @@ class Serving:
     models: Annotated[list[Path] | None, argument(metavar="MODELS", help="The models, .onnx files.")] = None
     config: Path | None = flag("Options", "--config", metavar="FILE", help="A TOML file of these settings.")
     model_dir: Path | None = flag(
-        "Options", "--model-dir", metavar="DIR", help="Also serve every .onnx file of this folder."
+        "Options",
+        "--model-dir",
+        metavar="DIR",
+        help="Also serve every .onnx file of this folder, and every NAME/VERSION/model.onnx.",
+    )
+    follow_links: bool | None = flag(
+        "Options",
+        "--follow-links/--no-follow-links",
+        help="Serve files outside --model-dir that links in it lead to.",
+    )
+    versions: str | None = flag(
+        "Options",
+        "--versions",
+        metavar="[latest|all|2,3]",
+        show_default="latest",
+        help="The versions to serve of each model that is a folder of versions.",
+    )
+    canary: list[str] | None = flag(
+        "Options",
+        "--canary",
+        metavar="[NAME:]2=10%",
+        help="Give a version a share of its model's requests; the highest other version has the rest. Repeatable.",
     )
     host: str | None = flag(
         "Options", "--host", metavar="ADDRESS", show_default="127.0.0.1", help="The address to listen on."
