@@ -36,7 +36,7 @@ from trnrt.serve.http.heads import (
     Head,
     Refusal,
     check_head,
-    malformed,
+    malformed_refusal,
     target_too_long,
     too_large,
     too_many,
@@ -116,7 +116,7 @@ class Connection(Line):
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            if not self._over():  # data behind the last request are ignored
+            if not self._is_over():  # data behind the last request are ignored
                 self._fail(self._refusal or unparsable(error, data))
         else:
             if self._fed > self._limits.head_bytes:
@@ -217,7 +217,7 @@ class Connection(Line):
     def _begin_head(self) -> None:
         self._stage, self._since, self._fed, self._served = Stage.HEAD, self._loop.time(), 0, True
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self._stage is Stage.OVER
 
     def _refuse_parsing(self, refusal: Refusal) -> None:
@@ -248,7 +248,7 @@ class Connection(Line):
     def _check_fed(self) -> None:
         """Refuse a head, or what surrounds the chunks of a body, that is too long and has not ended."""
         if self._stage is Stage.BODY:
-            self._fail(malformed(f"chunk extensions and trailers of more than {self._limits.head_bytes} bytes"))
+            self._fail(malformed_refusal(f"chunk extensions and trailers of more than {self._limits.head_bytes} bytes"))
         elif self._stage is Stage.HEAD:
             most = self._limits.head_bytes
             self._fail(too_large(most) if self._fields or not self._target else target_too_long(most))
@@ -368,7 +368,7 @@ class Connection(Line):
         """Close the connection if something takes too long."""
         super().sweep(now, idle_s)
         waited = now - self._since
-        if self.held():
+        if self.held_bytes():
             return
         if self._stage is Stage.OVER:
             if self._current is None and waited > LINGER_S:

@@ -44,7 +44,7 @@ class Swept(Protocol):
     def sweep(self, now: float, idle_s: float) -> None:
         """Close it if something takes too long."""
 
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes that wait for the client to read them."""
 
     def abort(self) -> None:
@@ -66,7 +66,7 @@ class Limits:
     idle_s: float
 
     @classmethod
-    def of(cls, settings: ServeSettings) -> Limits:
+    def from_settings(cls, settings: ServeSettings) -> Limits:
         """Those of the settings. A body that nobody wants is read to its end up to twice the largest body."""
         return cls(
             settings.max_header_bytes,
@@ -85,7 +85,7 @@ class Connections:
     """The connections of one worker. Call it on the event loop."""
 
     def __init__(self, settings: ServeSettings, metrics: Metrics) -> None:
-        self.limits, self._metrics = Limits.of(settings), metrics
+        self.limits, self._metrics = Limits.from_settings(settings), metrics
         self._open: set[Swept] = set()
         self._reserve: dict[Swept, None] = {}  # the oldest first
         self._slow: set[Swept] = set()
@@ -151,7 +151,7 @@ class Connections:
     def check_room(self, size: int) -> None:
         """Problem(503) if an answer of ``size`` bytes would be too much to hold for clients that read slowly. An answer
         that is alone is always sent."""
-        held = sum(connection.held() for connection in self._slow)
+        held = sum(connection.held_bytes() for connection in self._slow)
         if held and held + size > self.limits.buffered:
             self._metrics.count_rejection("buffers")
             text = f"answers of {held} bytes wait for clients to read them, and this one has {size}"

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import http
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Scope
 
 from trnrt.serve.http.connections import LARGE
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log
-
-if TYPE_CHECKING:
-    from trnrt.serve.http.connection import Connection
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE_LINE = b"connection: close\r\n"
@@ -33,6 +30,45 @@ def status_line(status: int) -> bytes:
 
 
 _STATUS_LINES = {status: status_line(status) for status in range(200, 600)}
+
+
+class Wire(Protocol):
+    """What an exchange needs of its connection."""
+
+    @property
+    def write_paused(self) -> bool:
+        """True while the client reads too slowly."""
+
+    @property
+    def leaving(self) -> bool:
+        """True when the server shuts down: each answer closes its connection."""
+
+    async def drain(self) -> None:
+        """Wait until the client has read most of what was written, or has gone."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def want_body(self) -> None:
+        """The application waits for more of the body."""
+
+    def common_head(self) -> bytes:
+        """The header lines of every answer."""
+
+    def check_room(self, size: int) -> None:
+        """Problem(503) if an answer of ``size`` bytes can't be held."""
+
+    def finish(self, exchange: Exchange) -> None:
+        """An answer is written: go on with the next request, or close."""
+
+    def end(self, exchange: Exchange) -> None:
+        """The application is done with a request."""
+
+    def refuse(self, reason: str, problem: Problem, scope: Scope | None = None) -> None:
+        """Answer a request that the application does not answer, and close."""
+
+    def abort(self) -> None:
+        """Close at once."""
 
 
 class Exchange:
@@ -63,7 +99,7 @@ class Exchange:
         "written",
     )
 
-    def __init__(self, connection: Connection, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
+    def __init__(self, connection: Wire, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
         self._connection, self.scope = connection, scope
         self.keep_alive, self.expects = keep_alive, expects
         self._parts: list[bytes] = []
@@ -152,7 +188,7 @@ class Exchange:
         if message["type"] != "http.response.body" or self.complete:
             raise RuntimeError(f"{message['type']} after the {'answer' if self.complete else 'start of an answer'}")
         body, more = message.get("body", b""), message.get("more_body", False)
-        self._write(self._framed(body, more))
+        self._write(self._frame(body, more))
         if not more:
             if self._length:
                 raise RuntimeError(f"the answer is {self._length} bytes shorter than its Content-Length")
@@ -187,7 +223,7 @@ class Exchange:
             raise RuntimeError("a header of the answer has a line end")
         return b"".join((_STATUS_LINES[status], self._connection.common_head(), lines, b"\r\n"))
 
-    def _framed(self, body: Any, more: bool) -> bytes:
+    def _frame(self, body: Any, more: bool) -> bytes:
         """The body's bytes as they go onto the wire."""
         if self._length is None:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""

@@ -42,7 +42,7 @@ class Head:
     expects: bool
 
 
-def malformed(text: str, status: int = 400) -> Refusal:
+def malformed_refusal(text: str, status: int = 400) -> Refusal:
     """The refusal of what is no HTTP that this server speaks."""
     return Refusal("malformed", Problem(status, text))
 
@@ -63,41 +63,41 @@ def check_head(method: str, target: bytes, version: str, fields: Fields, most_by
         elif host is None:
             host = value
         else:
-            raise malformed("the request has more than one Host header; send one")
+            raise malformed_refusal("the request has more than one Host header; send one")
     if size > most_bytes:
         raise too_large(most_bytes)
     if version not in ("1.1", "1.0"):
-        raise malformed(f"this is HTTP/{version}; the server speaks HTTP/1.1", 505)
+        raise malformed_refusal(f"this is HTTP/{version}; the server speaks HTTP/1.1", 505)
     if host is None:
         if version == "1.1":
-            raise malformed("the request has no Host header; HTTP/1.1 requires one")
+            raise malformed_refusal("the request has no Host header; HTTP/1.1 requires one")
     elif not _HOST.fullmatch(host):
-        raise malformed(f"the Host header is {host[:80]!r}; it is a name or an address, and perhaps a port")
+        raise malformed_refusal(f"the Host header is {host[:80]!r}; it is a name or an address, and perhaps a port")
     return _split(method, target, host, expects)
 
 
 def _check_coding(value: bytes, version: str) -> None:
     if version != "1.1":
-        raise malformed(f"HTTP/{version} has no Transfer-Encoding; send Content-Length")
+        raise malformed_refusal(f"HTTP/{version} has no Transfer-Encoding; send Content-Length")
     if value.strip().lower() != b"chunked":
-        raise malformed(f"Transfer-Encoding is {value[:80]!r}; the server takes chunked alone", 501)
+        raise malformed_refusal(f"Transfer-Encoding is {value[:80]!r}; the server takes chunked alone", 501)
 
 
 def _split(method: str, target: bytes, host: bytes | None, expects: bool) -> Head:
     """The target's path and query. The absolute form is taken if it names the host that Host does."""
     if method == "CONNECT":
-        raise malformed("CONNECT is for proxies, and this server is none", 501)
+        raise malformed_refusal("CONNECT is for proxies, and this server is none", 501)
     found = None if target.startswith(b"/") else _ABSOLUTE.fullmatch(target)
     if found is not None:
         authority, target = found[1], found[2]
         if host is None or authority.lower() != host.lower():
-            raise malformed(f"the target names the host {authority[:80]!r}, and the Host header another one")
+            raise malformed_refusal(f"the target names the host {authority[:80]!r}, and the Host header another one")
         if not target.startswith(b"/"):
             target = b"/" + target
     elif not target.startswith(b"/") and (method, target) != ("OPTIONS", b"*"):
-        raise malformed(f"the target is {target[:80]!r}; it begins with a slash")
+        raise malformed_refusal(f"the target is {target[:80]!r}; it begins with a slash")
     if b"#" in target:
-        raise malformed("the target has a fragment (#); clients keep that for themselves")
+        raise malformed_refusal("the target has a fragment (#); clients keep that for themselves")
     raw_path, _, query = target.partition(b"?")
     path = raw_path.decode("ascii")  # llhttp refuses other bytes
     return Head(unquote(path) if "%" in path else path, raw_path, query, expects)
@@ -123,10 +123,12 @@ def target_too_long(most_bytes: int) -> Refusal:
 def unparsable(error: Exception, data: bytes) -> Refusal:
     """The refusal of bytes that the parser refuses; ``data`` is what it was given last."""
     if data.startswith(_TLS_HANDSHAKE):
-        return malformed("this is TLS, and the server speaks plain HTTP: use http://, or a proxy with TLS before it")
+        return malformed_refusal(
+            "this is TLS, and the server speaks plain HTTP: use http://, or a proxy with TLS before it"
+        )
     if data.startswith(_HTTP2):
-        return malformed("this is HTTP/2; the server speaks HTTP/1.1", 505)
-    return malformed(f"malformed HTTP: {error}")
+        return malformed_refusal("this is HTTP/2; the server speaks HTTP/1.1", 505)
+    return malformed_refusal(f"malformed HTTP: {error}")
 
 
 def without_upgrade(method: str, target: bytes, fields: Fields) -> bytes:

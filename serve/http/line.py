@@ -57,7 +57,7 @@ class Line(asyncio.Protocol):
         """True while a request is being answered."""
         return False
 
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes that wait for the client to read them."""
         return self._transport.get_write_buffer_size()
 
@@ -80,7 +80,7 @@ class Line(asyncio.Protocol):
 
     def sweep(self, now: float, idle_s: float) -> None:
         """Close if the client hardly reads its answer."""
-        held = self.held()
+        held = self.held_bytes()
         if not held:
             self._stalled = _MOVING
             return
