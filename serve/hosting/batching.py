@@ -202,6 +202,9 @@ class Batcher:
         timer = self._loop.call_later(timeout_s, self._expire, member.answer, timeout_s)
         try:
             inference = await member.answer
+        except BaseException:
+            self._metrics.count_failure(time.perf_counter() - member.queued)
+            raise
         finally:  # answered, timed out or cancelled: if still queued, it leaves the queue
             timer.cancel()
             with self._lock:
@@ -373,8 +376,8 @@ def compute_batch(
     outputs = runnable.run(merged)
     took = time.perf_counter() - start
     total = sum(rows)
-    metrics.batch(total, took, runnable.predicted_us(merged, total))
     bucket = runnable.bucket(total)
+    metrics.batch(total, took, runnable.predicted_us(merged, total), bucket)
     found = []
     for member, part in zip(batch, _split(outputs, rows), strict=True):
         busy = max(0.0, free_since - member.queued)

@@ -7,13 +7,14 @@ prometheus_client is imported. Each worker can render the sum of all.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
@@ -26,6 +27,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ERRORS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_Mode = Literal["livesum", "livemax", "max"]
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -74,43 +76,55 @@ class Metrics:
         return self._models[name]
 
     def sample(self) -> None:
-        """Measure this worker's memory. Call it from time to time."""
+        """Measure this worker's memory, and note when its models last computed. Call it from time to time."""
+        for model in self._models.values():
+            model.note_last()
         try:
             pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         except OSError:  # no Linux
             return
         self._resident.labels(self._worker).set(pages * _PAGE)
 
+    def collected(self) -> CollectorRegistry:
+        """The metrics of all workers, to be collected."""
+        self.sample()
+        if not self._shared:
+            return self._registry
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
+        return registry
+
     def render(self) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type."""
-        self.sample()
-        registry = self._registry
-        if self._shared:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
-        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+        return generate_latest(self.collected()), CONTENT_TYPE_PLAIN_0_0_4
 
 
 class _Families:
     """The metrics with a label for the model."""
 
     def __init__(self, own: CollectorRegistry) -> None:
-        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"trnrt_{name}", help_text, ["model"], buckets=buckets, registry=own)
+        def histogram(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"trnrt_{name}", help_text, ["model", *labels], buckets=buckets, registry=own)
 
         def counter(name: str, help_text: str, *labels: str) -> Counter:
             return Counter(f"trnrt_{name}", help_text, ["model", *labels], registry=own)
 
-        def gauge(name: str, help_text: str, *labels: str, mode: Literal["livesum", "livemax"] = "livesum") -> Gauge:
+        def gauge(name: str, help_text: str, *labels: str, mode: _Mode = "livesum") -> Gauge:
             return Gauge(f"trnrt_{name}", help_text, ["model", *labels], registry=own, multiprocess_mode=mode)
 
         self.queue = histogram("queue_seconds", "From a request's queueing to the start of its batch.", _SECONDS)
-        self.compute = histogram("compute_seconds", "Computing of a batch.", _SECONDS)
+        self.compute = histogram(
+            "compute_seconds", "Computing of a batch, by its size with padding (none for several).", _SECONDS, "bucket"
+        )
         self.total = histogram("inference_seconds", "From a request's queueing to its outputs.", _SECONDS)
+        self.failed = Summary(
+            "trnrt_failed_inference_seconds", "From a request's queueing to its failure.", ["model"], registry=own
+        )
         self.rows = histogram("batch_rows", "Rows of a batch, without padding.", _ROWS)
         self.places = counter(
             "sequence_places", "Places of sequences that were padded to --lengths: given, padding.", "kind"
         )
+        self.last = gauge("last_inference_timestamp_seconds", "When a batch was last computed, Unix time.", mode="max")
         self.pending = gauge("pending_requests", "Requests that wait for the model.")
         self.state = gauge("model_state", f"Workers with the model in a state ({', '.join(STATES)}).", "state")
         self.predicted = gauge(
@@ -132,7 +146,9 @@ class ModelMetrics:
 
     def __init__(self, name: str, families: _Families) -> None:
         self._name, self._families = name, families
-        self._queue, self._compute = families.queue.labels(name), families.compute.labels(name)
+        self._compute = {0: families.compute.labels(name, "")}
+        self._queue, self._failed = families.queue.labels(name), families.failed.labels(name)
+        self._last = 0.0
         self._total, self._rows = families.total.labels(name), families.rows.labels(name)
         self._pending, self._device = families.pending.labels(name), families.device.labels(name)
         self._device_errors = families.device_errors.labels(name)
@@ -147,10 +163,12 @@ class ModelMetrics:
             self._families.places.labels(self._name, "given").inc(rows * length)
             self._families.places.labels(self._name, "padding").inc(rows * (size - length))
 
-    def batch(self, rows: int, compute_s: float, predicted_us: float | None) -> None:
-        """A batch was computed; ``predicted_us`` is the device's predicted time."""
+    def batch(self, rows: int, compute_s: float, predicted_us: float | None, bucket: int = 0) -> None:
+        """A batch was computed, padded to ``bucket`` rows; ``predicted_us`` is the device's predicted time."""
         self._rows.observe(rows)
-        self._compute.observe(compute_s)
+        # Clients choose the rows: other sizes than the known ones must not become labels.
+        (self._compute.get(bucket) or self._compute[0]).observe(compute_s)
+        self._last = time.time()
         if predicted_us is not None:
             self._device.inc(predicted_us / 1e6)
 
@@ -158,6 +176,20 @@ class ModelMetrics:
         """A request has its outputs: its time in the queue, and from the queue to the outputs."""
         self._queue.observe(waited_s)
         self._total.observe(total_s)
+
+    def count_failure(self, seconds: float) -> None:
+        """A request that was queued got an error, or its client left, ``seconds`` after it was queued."""
+        self._failed.observe(seconds)
+
+    def note_last(self) -> None:
+        """Set when a batch was last computed: cheaper here than with each batch."""
+        if self._last:
+            self._families.last.labels(self._name).set(self._last)
+
+    def set_buckets(self, buckets: Sequence[int]) -> None:
+        """Set the sizes of batch that the model is compiled for."""
+        for bucket in buckets:
+            self._compute[bucket] = self._families.compute.labels(self._name, str(bucket))
 
     def state(self, current: str) -> None:
         """The model is in this state now."""

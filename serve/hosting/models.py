@@ -162,6 +162,7 @@ class ServedModel:
         described = self.described = engine.loaded.described
         self._ready_since = BACKOFF.now()
         self._become("ready")
+        self._own_metrics.set_buckets(described.buckets)
         self._own_metrics.set_predictions(described.named_predictions)
         log("info", "model_ready", model=self.name, buckets=described.buckets, alone=described.mixing)
         return old

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -14,6 +16,9 @@ from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.limits import METRICS
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes import add_route, repository_of
+from trnrt.serve.settings import ServeSettings
+
+Found = TypeVar("Found")
 
 
 def add_operating(app: FastAPI) -> None:
@@ -31,12 +36,18 @@ def add_operating(app: FastAPI) -> None:
 async def metrics(request: Request) -> Response:
     """The server's metrics, for Prometheus."""
     repository = repository_of(request)
-    render = repository.metrics.render
-    # Metrics of several workers come from files, those of replicas by request, so not on the event loop. A single
-    # worker's take 2 ms; a thread would wait longer than that for a busy loop.
-    several = repository.settings.workers > 1 or repository.settings.engine == "ray"
-    body, content_type = await asyncio.to_thread(render) if several else render()
+    body, content_type = await read_metrics(repository.settings, repository.metrics.render)
     return Response(body, headers={"Content-Type": content_type})
+
+
+async def read_metrics(settings: ServeSettings, read: Callable[[], Found]) -> Found:
+    """What ``read`` finds in all workers' metrics.
+
+    Those of several workers come from files, those of replicas by request, so not on the event loop. A single worker's
+    take 2 ms; a thread would wait longer than that for a busy loop.
+    """
+    several = settings.workers > 1 or settings.engine == "ray"
+    return await asyncio.to_thread(read) if several else read()
 
 
 async def repository_index(request: Request) -> Response:

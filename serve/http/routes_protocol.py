@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from trnrt import __version__
 from trnrt.serve.hosting.batching import Inference
+from trnrt.serve.hosting.configuration import PLATFORM
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
@@ -26,21 +27,22 @@ from trnrt.serve.http.protocol import (
 from trnrt.serve.http.routes import add_route, media_type, repository_of
 from trnrt.serve.http.tensors import TensorError, value_text
 
-PLATFORM = "trnrt_onnx"
+MODEL_PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _TAG = "Open Inference Protocol"
 _HEADER_LENGTH = HEADER_LENGTH.lower().encode("ascii")
 
 
+def add_infer(app: FastAPI) -> None:
+    """Add the most frequent path. Call it first: paths are tried in the order in which they were added."""
+    for model in MODEL_PATHS:
+        add_route(app, _TAG, "POST", f"{model}/infer", infer, schemas.INFER_SUCCESS, schemas.FOR_INPUT, schemas.INFER)
+
+
 def add_protocol(app: FastAPI) -> None:
-    """Add the protocol's paths."""
-    for method, path, handler, success, failures, extra in (
-        # The most frequent first: paths are tried in this order.
-        ("POST", "/infer", infer, schemas.INFER_SUCCESS, schemas.FOR_INPUT, schemas.INFER),
-        ("GET", "", model_metadata, "Model", schemas.FOR_A_MODEL, None),
-        ("GET", "/ready", model_ready, "ModelReady", schemas.FOR_A_MODEL, None),
-    ):
-        for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            add_route(app, _TAG, method, model + path, handler, success, failures, extra)
+    """Add the protocol's other paths."""
+    for path, handler, success in (("", model_metadata, "Model"), ("/ready", model_ready, "ModelReady")):
+        for model in MODEL_PATHS:
+            add_route(app, _TAG, "GET", model + path, handler, success, schemas.FOR_A_MODEL)
     for path, handler, success in (
         ("/v2/health/live", live, "Live"),
         ("/v2/health/ready", ready, "Ready"),
@@ -69,7 +71,7 @@ async def ready(request: Request) -> Response:
 
 async def server_metadata(request: Request) -> Response:
     """The server's name, version and extensions."""
-    extensions = ["binary_tensor_data"]
+    extensions = ["binary_tensor_data", "model_configuration", "statistics"]
     if repository_of(request).settings.admin:
         extensions.append("model_repository")
     return JSONAnswer({"name": "trnrt", "version": __version__, "extensions": extensions})
@@ -77,7 +79,7 @@ async def server_metadata(request: Request) -> Response:
 
 async def model_metadata(request: Request) -> Response:
     """A model's inputs and outputs."""
-    model = _find_model(request)
+    model = find_model(request)
     described = model.described
     if not described.inputs and not described.outputs:
         # Nothing is known of a model before it is loaded.
@@ -95,14 +97,14 @@ async def model_metadata(request: Request) -> Response:
 
 async def model_ready(request: Request) -> Response:
     """Check that a model is ready; the error gives the reason if it isn't."""
-    model = _find_model(request)
+    model = find_model(request)
     check_ready(model)
     return JSONAnswer({"name": model.name, "ready": True})
 
 
 async def infer(request: Request) -> Response:
     """Run a model."""
-    model = _find_model(request)
+    model = find_model(request)
     check_ready(model)
     media_type(request, (JSON, BINARY))
     most_elements = repository_of(request).settings.max_tensor_elements
@@ -126,7 +128,7 @@ async def infer(request: Request) -> Response:
     return Response(text, media_type=BINARY, headers={HEADER_LENGTH: str(length)})
 
 
-def _find_model(request: Request) -> Model:
+def find_model(request: Request) -> Model:
     """The model of a path. Problem(404) if there is none, or no such version of it."""
     return repository_of(request).find(request.path_params["model"], request.path_params.get("version", ""))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -119,7 +119,7 @@ class RayRepository(Repository):
 
 
 class RayMetrics(Metrics):
-    """The metrics of a front; ``render`` returns those of all fronts and replicas, with the label ``replica``."""
+    """The metrics of a front; ``collected`` returns those of all fronts and replicas, with the label ``replica``."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         super().__init__()
@@ -127,10 +127,10 @@ class RayMetrics(Metrics):
 
     def own_page(self) -> bytes:
         """The metrics of this front alone."""
-        return super().render()[0]
+        return generate_latest(super().collected())
 
-    def render(self) -> tuple[bytes, str]:
-        """The page for Prometheus, and its content type. Call it off the event loop."""
+    def collected(self) -> CollectorRegistry:
+        """The metrics of all fronts and replicas. Call it off the event loop."""
         responses = [handle.broadcast("page") for handle in self._handles]
         pages: list[tuple[str, bytes]] = []
         for response in responses:
@@ -145,7 +145,7 @@ class RayMetrics(Metrics):
                     pages.append(page)
         registry = CollectorRegistry()
         registry.register(_Pages(pages))
-        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+        return registry
 
 
 class _Pages:

@@ -78,7 +78,7 @@ class RayModel:
         check_outputs(described, outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
         began = time.perf_counter()
-        with self._count_waiting():
+        with self._count_waiting(), self._count_failures(began):
             try:
                 async with asyncio.timeout(limit):
                     answer = await self._answer(Ask(feeds, described.version, request_id.get()))
@@ -149,6 +149,14 @@ class RayModel:
             log("error", "inference_failed", model=self.name, error=" ".join(str(error).split())[-2000:])
             raise Problem(500, INTERNAL) from None
         return found
+
+    @contextmanager
+    def _count_failures(self, began: float) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._own_metrics.count_failure(time.perf_counter() - began)
+            raise
 
     @contextmanager
     def _count_waiting(self) -> Iterator[None]:

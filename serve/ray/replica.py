@@ -57,6 +57,7 @@ class ModelReplica:
         self._batched = self._batcher(settings.max_delay_ms / 1e3)
         self._free = asyncio.Event()
         self._free.set()
+        self._own_metrics.set_buckets(self._described.buckets)
         self._own_metrics.set_predictions(self._described.named_predictions)
         log("info", "model_ready", buckets=self._described.buckets, alone=self._described.mixing)
 

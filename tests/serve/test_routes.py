@@ -31,8 +31,9 @@ def infer(body: dict[str, Any], model: MadeUpModel | None = None, path: str | No
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/"])
 def test_server_metadata(path: str) -> None:
-    assert get(path).json() == {"name": "trnrt", "version": __version__, "extensions": ["binary_tensor_data"]}
-    assert get(path, admin=True).json()["extensions"] == ["binary_tensor_data", "model_repository"]
+    extensions = ["binary_tensor_data", "model_configuration", "statistics"]
+    assert get(path).json() == {"name": "trnrt", "version": __version__, "extensions": extensions}
+    assert get(path, admin=True).json()["extensions"] == [*extensions, "model_repository"]
 
 
 def test_health() -> None:

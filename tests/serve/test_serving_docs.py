@@ -77,6 +77,7 @@ def exercised() -> Metrics:
     model = metrics.model("m")
     model.batch(1, 0.1, 10.0)
     model.count_answer(0.1, 0.2)
+    model.count_failure(0.1)
     model.count_places(1, 3, 4)
     model.pending(1)
     model.state("ready")
