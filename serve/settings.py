@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -83,6 +84,8 @@ class ServeSettings(BaseSettings):
     pad: Annotated[list[str], NoDecode] = []
     max_instructions: int | None = Field(default=None, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    otlp_endpoint: str | None = None
+    trace_ratio: float = Field(default=1.0, ge=0, le=1)
 
     @classmethod
     def settings_customise_sources(
@@ -136,6 +139,15 @@ class ServeSettings(BaseSettings):
         except OptionError as error:
             raise ValueError(f"{error}; {error.hint}") from None
         return pad
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str | None) -> str | None:
+        """Refuse what is no URL of HTTP: spans would be lost without a word."""
+        parts = urlsplit(endpoint or "http://none")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("it is the URL of a collector, as http://127.0.0.1:4318")
+        return endpoint
 
     @field_validator("api_keys")
     @classmethod

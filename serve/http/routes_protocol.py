@@ -26,6 +26,7 @@ from trnrt.serve.http.protocol import (
 )
 from trnrt.serve.http.routes import add_route, media_type, repository_of
 from trnrt.serve.http.tensors import TensorError, value_text
+from trnrt.serve.processes.traces import Trace, current_trace
 
 MODEL_PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _TAG = "Open Inference Protocol"
@@ -108,21 +109,26 @@ async def infer(request: Request) -> Response:
     check_ready(model)
     media_type(request, (JSON, BINARY))
     most_elements = repository_of(request).settings.max_tensor_elements
+    trace = current_trace.get()
     with model.arriving():
         body = await request.body()
+        trace.lap("receive")
         model.admit()
         try:
             length = header_length(header(request.scope, _HEADER_LENGTH), len(body))
             parsed = parse_infer(body, length, model.described, most_elements)
         except RequestError as error:
             raise Problem(400, str(error)) from None
+    trace.lap("parse")
     inference = await model.infer(parsed.feeds, parsed.outputs)
+    trace_inference(trace, model, inference)
     try:
         text, length = render_infer(
             model.name, parsed, inference.outputs, inference.described.outputs, timing(inference)
         )
     except TensorError as error:
         raise Problem(500, str(error)) from None
+    trace.lap("render")
     if length is None:
         return Response(text, media_type=JSON)
     return Response(text, media_type=BINARY, headers={HEADER_LENGTH: str(length)})
@@ -139,6 +145,23 @@ def check_ready(model: Model) -> None:
         reason = f": {model.reason}" if model.reason else ""
         text = f"model {value_text(model.name)} is not ready, but {model.state}{reason}"
         raise Problem(503, text, retry_after=model.retry_after)
+
+
+def trace_inference(trace: Trace, model: Model, inference: Inference) -> None:
+    """Divide the time of ``model.infer``, which ends now, into waiting and computing."""
+    if not trace.recording:
+        return
+    attributes: dict[str, str | int] = {
+        "trnrt.model": model.name,
+        "trnrt.version": model.version,
+        "trnrt.rows": inference.rows,
+        "trnrt.batch_rows": inference.batch_rows,
+        "trnrt.bucket": inference.bucket,
+    }
+    if inference.length_bucket:
+        attributes |= {"trnrt.length": inference.length, "trnrt.length_bucket": inference.length_bucket}
+    waited = (inference.queue_ms + inference.batch_ms) / 1e3
+    trace.divide(("queue", waited, attributes), ("compute", inference.compute_ms / 1e3, attributes))
 
 
 def timing(inference: Inference) -> dict[str, float]:

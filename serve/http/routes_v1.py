@@ -21,8 +21,9 @@ from trnrt.serve.http.predicting import feeds_of, outputs_by_row
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, loads, names_text
 from trnrt.serve.http.routes import add_route, media_type, repository_of
-from trnrt.serve.http.routes_protocol import check_ready
+from trnrt.serve.http.routes_protocol import check_ready, trace_inference
 from trnrt.serve.http.tensors import TensorError, value_text
+from trnrt.serve.processes.traces import current_trace
 
 _TAG = "KServe version 1"
 _FORMS = '{"instances": [a row, ...]} or {"inputs": {the name of an input: its rows}}'
@@ -57,21 +58,26 @@ async def predict_v1(request: Request) -> Response:
     model = repository.find(request.path_params["model"])
     check_ready(model)
     media_type(request, (JSON,))
+    trace = current_trace.get()
     with model.arriving():
         body = await request.body()
+        trace.lap("receive")
         model.admit()
         try:
             feeds, by_column = _read(loads(body), model, repository.settings.max_tensor_elements)
         except RequestError as error:
             raise Problem(400, str(error)) from None
+    trace.lap("parse")
     inference = await model.infer(feeds)
-    metas = inference.described.outputs
+    trace_inference(trace, model, inference)
+    outputs, metas = inference.outputs, inference.described.outputs
     try:
-        if by_column:
-            return JSONAnswer({"outputs": columns_of(inference.outputs, metas)})
-        return JSONAnswer({"predictions": outputs_by_row(inference.outputs, metas, inference.rows)})
+        found = columns_of(outputs, metas) if by_column else outputs_by_row(outputs, metas, inference.rows)
     except TensorError as error:
         raise Problem(500, str(error)) from None
+    answer = JSONAnswer({"outputs" if by_column else "predictions": found})
+    trace.lap("render")
+    return answer
 
 
 def _read(given: object, model: Model, most_elements: int) -> tuple[dict[str, Any], bool]:

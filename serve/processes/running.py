@@ -9,6 +9,7 @@ from trnrt.report.console import note, say
 from trnrt.serve.hosting.files import model_files
 from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.listening import listen, url_of
+from trnrt.serve.processes.spans import check_tracing
 from trnrt.serve.processes.summary import SummaryRow, summary_text
 from trnrt.serve.settings import MULTIPROC, ServeSettings
 
@@ -43,6 +44,7 @@ def serve(settings: ServeSettings) -> int:
 
 def _check(settings: ServeSettings) -> None:
     """TrnrtError if every worker, or every model, would fail."""
+    check_tracing(settings)
     if settings.backend != "simulator":
         from trnrt.serve.hosting.devices import check_device
 

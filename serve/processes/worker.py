@@ -23,6 +23,7 @@ from trnrt.serve.http.app import make_app
 from trnrt.serve.processes.links import Link, Share
 from trnrt.serve.processes.listening import BACKLOG
 from trnrt.serve.processes.logs import log, start_logging
+from trnrt.serve.processes.spans import start_tracing
 from trnrt.serve.processes.summary import SummaryRow, summary_rows
 
 OnLoaded = Callable[[list[SummaryRow]], None]
@@ -190,11 +191,14 @@ def run_worker(share: Share, listener: socket.socket, on_loaded: OnLoaded = lamb
     named = {} if share.connection is None else {"worker": share.number}
     logs = start_logging(share.settings.log_level, None, **named)
     sys.setswitchinterval(SWITCH_S)
+    spans = start_tracing(share.settings)
     try:
         lease_for(share.settings)  # held until the process ends, as the runtime in it keeps the cores that long
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(share, listener, on_loaded))
     finally:
+        if spans is not None:
+            spans.close()
         logs.close()
 
 

@@ -21,6 +21,7 @@ from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.app import make_app
 from trnrt.serve.processes.logs import log, start_logging
+from trnrt.serve.processes.spans import start_tracing
 from trnrt.serve.processes.worker import LINGER_S, Doorkeeper
 from trnrt.serve.ray.messages import Whereabouts
 from trnrt.serve.ray.models import RayModel
@@ -37,6 +38,7 @@ class Front:
 
     async def __init__(self, settings: ServeSettings, sources: Mapping[str, tuple[Any, str]]) -> None:  # type: ignore[misc]  # Ray awaits it
         self._logs = start_logging(settings.log_level, None, replica=own_replica())
+        start_tracing(settings)
         log("info", "replica_started", process=os.getpid())
         application = serve.get_replica_context().app_name
         name = serve.get_replica_context().deployment
