@@ -85,7 +85,7 @@ class Metrics:
             return
         self._resident.labels(self._worker).set(pages * _PAGE)
 
-    def collected(self) -> CollectorRegistry:
+    def collect_all(self) -> CollectorRegistry:
         """The metrics of all workers, to be collected."""
         self.sample()
         if not self._shared:
@@ -96,7 +96,7 @@ class Metrics:
 
     def render(self) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type."""
-        return generate_latest(self.collected()), CONTENT_TYPE_PLAIN_0_0_4
+        return generate_latest(self.collect_all()), CONTENT_TYPE_PLAIN_0_0_4
 
 
 class _Families:

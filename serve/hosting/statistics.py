@@ -34,7 +34,7 @@ class _Samples:
     """The samples of the metrics, one after the other."""
 
     def __init__(self, metrics: Metrics) -> None:
-        families = [family for family in metrics.collected().collect() if family.name in _NEEDED]
+        families = [family for family in metrics.collect_all().collect() if family.name in _NEEDED]
         self._samples = [sample for family in families for sample in family.samples]
 
     def values(self, model: Model, name: str, **labels: str) -> Iterable[float]:

@@ -56,11 +56,11 @@ def columns_of(outputs: Mapping[str, Array], metas: Sequence[TensorMeta]) -> Any
     Raises:
         TensorError: for an output that JSON can't hold
     """
-    columns = {meta.name: _nested(outputs[meta.name], meta) for meta in metas}
+    columns = {meta.name: _nest_values(outputs[meta.name], meta) for meta in metas}
     return next(iter(columns.values())) if len(columns) == 1 else columns
 
 
-def _nested(array: Array, meta: TensorMeta) -> Any:
+def _nest_values(array: Array, meta: TensorMeta) -> Any:
     flat = np.empty(array.size, np.object_)
     try:
         flat[:] = to_json(array, output_datatype(meta), None)

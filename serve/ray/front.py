@@ -121,7 +121,7 @@ class RayRepository(Repository):
 
 
 class RayMetrics(Metrics):
-    """The metrics of a front; ``collected`` returns those of all fronts and replicas, with the label ``replica``."""
+    """The metrics of a front; ``collect_all`` returns those of all fronts and replicas, with the label ``replica``."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         super().__init__()
@@ -129,9 +129,9 @@ class RayMetrics(Metrics):
 
     def own_page(self) -> bytes:
         """The metrics of this front alone."""
-        return generate_latest(super().collected())
+        return generate_latest(super().collect_all())
 
-    def collected(self) -> CollectorRegistry:
+    def collect_all(self) -> CollectorRegistry:
         """The metrics of all fronts and replicas. Call it off the event loop."""
         responses = [handle.broadcast("page") for handle in self._handles]
         pages: list[tuple[str, bytes]] = []

@@ -140,7 +140,7 @@ class MadeUpMetrics:
         """A request was refused."""
         self.refused.append(reason)
 
-    def collected(self) -> CollectorRegistry:
+    def collect_all(self) -> CollectorRegistry:
         """Nothing."""
         return CollectorRegistry()
 
