@@ -161,9 +161,10 @@ class Batcher:
         limits: Limits,
         metrics: Metrics,
         on_lost: Callable[[DeviceError], None] | None = None,
+        version: str = "1",
     ) -> None:
         self._name, self._runnable, self._thread, self._limits = name, runnable, thread, limits
-        self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name), on_lost
+        self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name, version), on_lost
         self._loop = asyncio.get_running_loop()
         self._queue: dict[int, _Waiting] = {}
         self._lock = threading.Lock()
@@ -181,6 +182,11 @@ class Batcher:
     def waiting(self) -> int:
         """Requests in the queue."""
         return len(self._queue)
+
+    @property
+    def is_arriving(self) -> bool:
+        """True while requests for the model are arriving."""
+        return self._arriving > 0
 
     @contextmanager
     def arriving(self) -> Iterator[None]:

@@ -22,7 +22,10 @@ from trnrt.nki.machine.timing import Range
 from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
-REASONS = ("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key")
+REASONS = (
+    *("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key"),
+    *("malformed", "headers", "slow", "connections", "buffers", "host", "origin"),
+)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ERRORS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10)
@@ -52,7 +55,7 @@ class Metrics:
             "trnrt_resident_bytes", "Memory of a worker.", ["worker"], registry=own, multiprocess_mode="livesum"
         )
         self._of_models = _Families(own)
-        self._models: dict[str, ModelMetrics] = {}
+        self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._request_series = cache(self._find_series)  # looking labels up takes several times as long
         self.sample()
 
@@ -69,11 +72,11 @@ class Metrics:
         """A request was refused: one of REASONS."""
         self._rejected.labels(reason).inc()
 
-    def model(self, name: str) -> ModelMetrics:
-        """The metrics of one model; the same object every time."""
-        if name not in self._models:
-            self._models[name] = ModelMetrics(name, self._of_models)
-        return self._models[name]
+    def model(self, name: str, version: str = "1") -> ModelMetrics:
+        """The metrics of one version of a model; the same object every time."""
+        if (name, version) not in self._models:
+            self._models[name, version] = ModelMetrics(name, version, self._of_models)
+        return self._models[name, version]
 
     def sample(self) -> None:
         """Measure this worker's memory, and note when its models last computed. Call it from time to time."""
@@ -100,25 +103,28 @@ class Metrics:
 
 
 class _Families:
-    """The metrics with a label for the model."""
+    """The metrics with labels for the model and its version."""
 
     def __init__(self, own: CollectorRegistry) -> None:
         def histogram(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(f"trnrt_{name}", help_text, ["model", *labels], buckets=buckets, registry=own)
+            named = ["model", "version", *labels]
+            return Histogram(f"trnrt_{name}", help_text, named, buckets=buckets, registry=own)
 
         def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(f"trnrt_{name}", help_text, ["model", *labels], registry=own)
+            return Counter(f"trnrt_{name}", help_text, ["model", "version", *labels], registry=own)
 
         def gauge(name: str, help_text: str, *labels: str, mode: _Mode = "livesum") -> Gauge:
-            return Gauge(f"trnrt_{name}", help_text, ["model", *labels], registry=own, multiprocess_mode=mode)
+            named = ["model", "version", *labels]
+            return Gauge(f"trnrt_{name}", help_text, named, registry=own, multiprocess_mode=mode)
 
         self.queue = histogram("queue_seconds", "From a request's queueing to the start of its batch.", _SECONDS)
         self.compute = histogram(
             "compute_seconds", "Computing of a batch, by its size with padding (none for several).", _SECONDS, "bucket"
         )
         self.total = histogram("inference_seconds", "From a request's queueing to its outputs.", _SECONDS)
+        which = ["model", "version"]
         self.failed = Summary(
-            "trnrt_failed_inference_seconds", "From a request's queueing to its failure.", ["model"], registry=own
+            "trnrt_failed_inference_seconds", "From a request's queueing to its failure.", which, registry=own
         )
         self.rows = histogram("batch_rows", "Rows of a batch, without padding.", _ROWS)
         self.places = counter(
@@ -142,16 +148,17 @@ class _Families:
 
 
 class ModelMetrics:
-    """The metrics of one model."""
+    """The metrics of one version of a model."""
 
-    def __init__(self, name: str, families: _Families) -> None:
-        self._name, self._families = name, families
-        self._compute = {0: families.compute.labels(name, "")}
-        self._queue, self._failed = families.queue.labels(name), families.failed.labels(name)
+    def __init__(self, name: str, version: str, families: _Families) -> None:
+        self._which, self._families = (name, version), families
+        which = self._which
+        self._compute = {0: families.compute.labels(*which, "")}
+        self._queue, self._failed = families.queue.labels(*which), families.failed.labels(*which)
         self._last = 0.0
-        self._total, self._rows = families.total.labels(name), families.rows.labels(name)
-        self._pending, self._device = families.pending.labels(name), families.device.labels(name)
-        self._device_errors = families.device_errors.labels(name)
+        self._total, self._rows = families.total.labels(*which), families.rows.labels(*which)
+        self._pending, self._device = families.pending.labels(*which), families.device.labels(*which)
+        self._device_errors = families.device_errors.labels(*which)
 
     def pending(self, change: int) -> None:
         """A request was queued (+1), or left the queue (-1)."""
@@ -160,8 +167,8 @@ class ModelMetrics:
     def count_places(self, rows: int, length: int, size: int) -> None:
         """Count the places of ``rows`` sequences of ``length`` that were padded to ``size``; 0 without lengths."""
         if size:
-            self._families.places.labels(self._name, "given").inc(rows * length)
-            self._families.places.labels(self._name, "padding").inc(rows * (size - length))
+            self._families.places.labels(*self._which, "given").inc(rows * length)
+            self._families.places.labels(*self._which, "padding").inc(rows * (size - length))
 
     def batch(self, rows: int, compute_s: float, predicted_us: float | None, bucket: int = 0) -> None:
         """A batch was computed, padded to ``bucket`` rows; ``predicted_us`` is the device's predicted time."""
@@ -184,17 +191,17 @@ class ModelMetrics:
     def note_last(self) -> None:
         """Set when a batch was last computed: cheaper here than with each batch."""
         if self._last:
-            self._families.last.labels(self._name).set(self._last)
+            self._families.last.labels(*self._which).set(self._last)
 
     def set_buckets(self, buckets: Sequence[int]) -> None:
         """Set the sizes of batch that the model is compiled for."""
         for bucket in buckets:
-            self._compute[bucket] = self._families.compute.labels(self._name, str(bucket))
+            self._compute[bucket] = self._families.compute.labels(*self._which, str(bucket))
 
     def state(self, current: str) -> None:
         """The model is in this state now."""
         for state in STATES:
-            self._families.state.labels(self._name, state).set(state == current)
+            self._families.state.labels(*self._which, state).set(state == current)
 
     def device_error(self) -> None:
         """The device failed while the model was loaded or run."""
@@ -203,14 +210,14 @@ class ModelMetrics:
     def set_predictions(self, predictions: Mapping[str, Range]) -> None:
         """Set the device's predicted time of a batch, by bucket."""
         for bucket, predicted in predictions.items():
-            self._families.predicted.labels(self._name, bucket).set(predicted.us / 1e6)
+            self._families.predicted.labels(*self._which, bucket).set(predicted.us / 1e6)
 
     def shadow(self, outcome: str, max_abs: float | None = None, changed: int = 0) -> None:
         """onnxruntime ran a request, too: agreed, drifted or failed; or skipped it, as the queue was full."""
-        self._families.shadow.labels(self._name, outcome).inc()
+        self._families.shadow.labels(*self._which, outcome).inc()
         if max_abs is not None:
-            self._families.shadow_error.labels(self._name).observe(max_abs)
-            self._families.shadow_changed.labels(self._name).inc(changed)
+            self._families.shadow_error.labels(*self._which).observe(max_abs)
+            self._families.shadow_changed.labels(*self._which).inc(changed)
 
 
 def mark_worker_dead(pid: int) -> None:

@@ -80,7 +80,8 @@ async def server_metadata(request: Request) -> Response:
 
 async def model_metadata(request: Request) -> Response:
     """A model's inputs and outputs."""
-    model = find_model(request)
+    repository = repository_of(request)
+    model = repository.find_main(*address_of(request))
     described = model.described
     if not described.inputs and not described.outputs:
         # Nothing is known of a model before it is loaded.
@@ -88,8 +89,9 @@ async def model_metadata(request: Request) -> Response:
     return JSONAnswer(
         {
             "name": model.name,
-            "versions": [model.version],
+            "versions": [one.version for one in repository.versions(model.name)] or [model.version],
             "platform": PLATFORM,
+            "digest": model.digest,
             "inputs": [describe(meta) for meta in described.inputs],
             "outputs": [describe(meta) for meta in described.outputs],
         }
@@ -98,14 +100,14 @@ async def model_metadata(request: Request) -> Response:
 
 async def model_ready(request: Request) -> Response:
     """Check that a model is ready; the error gives the reason if it isn't."""
-    model = find_model(request)
+    model = repository_of(request).find_main(*address_of(request))
     check_ready(model)
     return JSONAnswer({"name": model.name, "ready": True})
 
 
 async def infer(request: Request) -> Response:
     """Run a model."""
-    model = find_model(request)
+    model = repository_of(request).find(*address_of(request))
     check_ready(model)
     media_type(request, (JSON, BINARY))
     most_elements = repository_of(request).settings.max_tensor_elements
@@ -124,7 +126,7 @@ async def infer(request: Request) -> Response:
     trace_inference(trace, model, inference)
     try:
         text, length = render_infer(
-            model.name, parsed, inference.outputs, inference.described.outputs, timing(inference)
+            model.name, parsed, inference.outputs, inference.described.outputs, timing(inference), model.version
         )
     except TensorError as error:
         raise Problem(500, str(error)) from None
@@ -134,9 +136,9 @@ async def infer(request: Request) -> Response:
     return Response(text, media_type=BINARY, headers={HEADER_LENGTH: str(length)})
 
 
-def find_model(request: Request) -> Model:
-    """The model of a path. Problem(404) if there is none, or no such version of it."""
-    return repository_of(request).find(request.path_params["model"], request.path_params.get("version", ""))
+def address_of(request: Request) -> tuple[str, str]:
+    """The model and the version that a path names."""
+    return request.path_params["model"], request.path_params.get("version", "")
 
 
 def check_ready(model: Model) -> None:

@@ -15,7 +15,7 @@ from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes import add_route, repository_of
 from trnrt.serve.http.routes_operating import read_metrics
-from trnrt.serve.http.routes_protocol import MODEL_PATHS, check_ready, find_model
+from trnrt.serve.http.routes_protocol import MODEL_PATHS, address_of, check_ready
 from trnrt.serve.http.tensors import TensorError
 
 _TAG = "Triton's extensions"
@@ -31,7 +31,7 @@ def add_triton(app: FastAPI) -> None:
 
 async def configuration(request: Request) -> Response:
     """A model's configuration, as Triton's ModelConfig."""
-    model = find_model(request)
+    model = repository_of(request).find_main(*address_of(request))
     if model.described == NOTHING_KNOWN:
         check_ready(model)
     try:
@@ -46,8 +46,10 @@ async def all_statistics(request: Request) -> Response:
 
 
 async def model_statistics(request: Request) -> Response:
-    """The statistics of a model, summed over all workers."""
-    return await _statistics(request, [find_model(request)])
+    """The statistics of a model's versions, or of one, summed over all workers."""
+    repository, (name, version) = repository_of(request), address_of(request)
+    model = repository.find_main(name, version)
+    return await _statistics(request, [model] if version or "@" in name else repository.versions(model.name) or [model])
 
 
 async def _statistics(request: Request, models: list[Model]) -> Response:

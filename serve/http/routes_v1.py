@@ -38,12 +38,12 @@ def add_v1(app: FastAPI) -> None:
 
 async def models_v1(request: Request) -> Response:
     """The names of all models."""
-    return JSONAnswer({"models": list(repository_of(request).models)})
+    return JSONAnswer({"models": list(dict.fromkeys(model.name for model in repository_of(request).models.values()))})
 
 
 async def ready_v1(request: Request) -> Response:
     """Check that a model is ready; the error gives the reason if it isn't."""
-    model = repository_of(request).find(request.path_params["model"])
+    model = repository_of(request).find_main(request.path_params["model"])
     check_ready(model)
     return JSONAnswer({"name": model.name, "ready": True})
 
