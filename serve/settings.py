@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -130,6 +131,8 @@ class ServeSettings(Readers, BaseSettings):
     pad: Annotated[list[str], NoDecode] = []
     max_instructions: int | None = Field(default=None, ge=0)
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    otlp_endpoint: str | None = None
+    trace_ratio: float = Field(default=1.0, ge=0, le=1)
     model: Annotated[dict[str, dict[str, Any]], NoDecode] = Field(
         default={}, description="Tables of the file: settings that a model has of its own."
     )
@@ -187,6 +190,15 @@ class ServeSettings(Readers, BaseSettings):
         except OptionError as error:
             raise ValueError(f"{error}; {error.hint}") from None
         return canaries
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str | None) -> str | None:
+        """Refuse what is no URL of HTTP: spans would be lost without a word."""
+        parts = urlsplit(endpoint or "http://none")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("it is the URL of a collector, as http://127.0.0.1:4318")
+        return endpoint
 
     @field_validator("allowed_host")
     @classmethod

@@ -12,10 +12,11 @@ from trnrt.serve.grpc.inference import InferRequest, parse, parse_infer, render_
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.changes import Action
 from trnrt.serve.hosting.clients import current_client
+from trnrt.serve.hosting.configuration import PLATFORM
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import describe
-from trnrt.serve.http.routes_protocol import PLATFORM, check_ready, timing
+from trnrt.serve.http.routes_protocol import check_ready, timing
 from trnrt.serve.http.tensors import value_text
 from trnrt.serve.settings import is_loopback
 

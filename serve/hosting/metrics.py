@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
@@ -32,6 +34,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ERRORS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_Mode = Literal["livesum", "livemax", "max"]
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -91,46 +94,72 @@ class Metrics:
         return self._models[name, version]
 
     def sample(self) -> None:
-        """Measure this worker's memory. Call it from time to time."""
+        """Measure this worker's memory, and note when its models last computed. Call it from time to time."""
+        for model in self._models.values():
+            model.note_last()
         try:
             pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         except OSError:  # no Linux
             return
         self._resident.labels(self._worker).set(pages * _PAGE)
 
-    def render(self) -> tuple[bytes, str]:
-        """The page for Prometheus, and its content type."""
+    def collect_all(self) -> CollectorRegistry:
+        """The metrics of all workers, to be collected."""
         self.sample()
         if not self._shared:
-            return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
+            return self._registry
+        collector = MultiProcessCollector(None, path=self._shared)  # type: ignore[no-untyped-call]
         with _lock_files(Path(self._shared), fcntl.LOCK_SH):
-            return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+            families = list(collector.collect())  # type: ignore[no-untyped-call]
+        registry = CollectorRegistry()
+        registry.register(_Collected(families))
+        return registry
+
+    def render(self) -> tuple[bytes, str]:
+        """The page for Prometheus, and its content type."""
+        return generate_latest(self.collect_all()), CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Collected:
+    """Metrics that were read already."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics."""
+        return self._families
 
 
 class _Families:
     """The metrics with labels for the model and its version."""
 
     def __init__(self, own: CollectorRegistry) -> None:
-        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"trnrt_{name}", help_text, ["model", "version"], buckets=buckets, registry=own)
+        def histogram(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            named = ["model", "version", *labels]
+            return Histogram(f"trnrt_{name}", help_text, named, buckets=buckets, registry=own)
 
         def counter(name: str, help_text: str, *labels: str) -> Counter:
             return Counter(f"trnrt_{name}", help_text, ["model", "version", *labels], registry=own)
 
-        def gauge(name: str, help_text: str, *labels: str, mode: Literal["livesum", "livemax"] = "livesum") -> Gauge:
-            return Gauge(
-                f"trnrt_{name}", help_text, ["model", "version", *labels], registry=own, multiprocess_mode=mode
-            )
+        def gauge(name: str, help_text: str, *labels: str, mode: _Mode = "livesum") -> Gauge:
+            named = ["model", "version", *labels]
+            return Gauge(f"trnrt_{name}", help_text, named, registry=own, multiprocess_mode=mode)
 
         self.queue = histogram("queue_seconds", "From a request's queueing to the start of its batch.", _SECONDS)
-        self.compute = histogram("compute_seconds", "Computing of a batch.", _SECONDS)
+        self.compute = histogram(
+            "compute_seconds", "Computing of a batch, by its size with padding (none for several).", _SECONDS, "bucket"
+        )
         self.total = histogram("inference_seconds", "From a request's queueing to its outputs.", _SECONDS)
+        which = ["model", "version"]
+        self.failed = Summary(
+            "trnrt_failed_inference_seconds", "From a request's queueing to its failure.", which, registry=own
+        )
         self.rows = histogram("batch_rows", "Rows of a batch, without padding.", _ROWS)
         self.places = counter(
             "sequence_places", "Places of sequences that were padded to --lengths: given, padding.", "kind"
         )
+        self.last = gauge("last_inference_timestamp_seconds", "When a batch was last computed, Unix time.", mode="max")
         self.pending = gauge("pending_requests", "Requests that wait for the model.")
         self.state = gauge("model_state", f"Workers with the model in a state ({', '.join(STATES)}).", "state")
         self.predicted = gauge(
@@ -153,7 +182,9 @@ class ModelMetrics:
     def __init__(self, name: str, version: str, families: _Families) -> None:
         self._which, self._families = (name, version), families
         which = self._which
-        self._queue, self._compute = families.queue.labels(*which), families.compute.labels(*which)
+        self._compute = {0: families.compute.labels(*which, "")}
+        self._queue, self._failed = families.queue.labels(*which), families.failed.labels(*which)
+        self._last = 0.0
         self._total, self._rows = families.total.labels(*which), families.rows.labels(*which)
         self._pending, self._device = families.pending.labels(*which), families.device.labels(*which)
         self._device_errors = families.device_errors.labels(*which)
@@ -168,10 +199,12 @@ class ModelMetrics:
             self._families.places.labels(*self._which, "given").inc(rows * length)
             self._families.places.labels(*self._which, "padding").inc(rows * (size - length))
 
-    def batch(self, rows: int, compute_s: float, predicted_us: float | None) -> None:
-        """A batch was computed; ``predicted_us`` is the device's predicted time."""
+    def batch(self, rows: int, compute_s: float, predicted_us: float | None, bucket: int = 0) -> None:
+        """A batch was computed, padded to ``bucket`` rows; ``predicted_us`` is the device's predicted time."""
         self._rows.observe(rows)
-        self._compute.observe(compute_s)
+        # Clients choose the rows: other sizes than the known ones must not become labels.
+        (self._compute.get(bucket) or self._compute[0]).observe(compute_s)
+        self._last = time.time()
         if predicted_us is not None:
             self._device.inc(predicted_us / 1e6)
 
@@ -179,6 +212,20 @@ class ModelMetrics:
         """A request has its outputs: its time in the queue, and from the queue to the outputs."""
         self._queue.observe(waited_s)
         self._total.observe(total_s)
+
+    def count_failure(self, seconds: float) -> None:
+        """A request that was queued got an error, or its client left, ``seconds`` after it was queued."""
+        self._failed.observe(seconds)
+
+    def note_last(self) -> None:
+        """Set when a batch was last computed: cheaper here than with each batch."""
+        if self._last:
+            self._families.last.labels(*self._which).set(self._last)
+
+    def set_buckets(self, buckets: Sequence[int]) -> None:
+        """Set the sizes of batch that the model is compiled for."""
+        for bucket in buckets:
+            self._compute[bucket] = self._families.compute.labels(*self._which, str(bucket))
 
     def state(self, current: str) -> None:
         """The model is in this state now."""

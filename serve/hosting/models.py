@@ -252,6 +252,7 @@ class ServedModel:
         described = self.described = engine.loaded.described
         self._ready_since = BACKOFF.now()
         self._become("ready")
+        self._own_metrics.set_buckets(described.buckets)
         self._own_metrics.set_predictions(described.named_predictions)
         told = {"version": self.version, "digest": self.digest}
         log("info", "model_ready", model=self.name, **told, buckets=described.buckets, alone=described.mixing)

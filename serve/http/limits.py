@@ -23,6 +23,7 @@ from trnrt.serve.http.answers import error_answer
 from trnrt.serve.http.origins import Origins
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log, request_id
+from trnrt.serve.processes.traces import begin_trace, current_trace, recorders
 
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 METRICS = "/metrics"
@@ -72,6 +73,10 @@ class Tracked:
         identity = given if given is not None and SANE_ID.fullmatch(given) else self._new_id()
         request_id.set(identity)
         current_client.set(EVERYBODY)
+        parent = header(scope, b"traceparent")
+        token = None
+        if parent is not None or (recorders and not _is_probe(scope)):
+            token = begin_trace(parent, header(scope, b"tracestate"))
         method = scope["method"]
         # A HEAD is a GET without its body; the server's own scope keeps the method.
         inner = {**scope, "method": "GET"} if method == "HEAD" else scope
@@ -80,6 +85,9 @@ class Tracked:
             await self._answer_request(inner, receive, sender)
         finally:
             self._record_request(inner, method, sender, time.perf_counter() - began)
+            if token is not None:
+                _end_trace(inner, method, sender)
+                current_trace.reset(token)
 
     def _new_id(self) -> str:
         """A random prefix for the worker and a count, which is faster than a random number for each request."""
@@ -117,6 +125,23 @@ class Tracked:
         log("info", "request", method=method, path=scope["path"], status=status, ms=round(seconds * 1e3, 3), **more)
 
 
+def _is_probe(scope: Scope) -> bool:
+    """True for what is asked every few seconds by machines: spans of these would bury the others."""
+    return scope["path"] in HEALTH or scope["path"] == METRICS
+
+
+def _end_trace(scope: Scope, method: str, sender: _Sender) -> None:
+    """End the request's span, by OpenTelemetry's conventions for HTTP servers."""
+    known, status = method if method in METHODS else "_OTHER", sender.status or GONE
+    attributes = {"http.request.method": known, "url.path": scope["path"], "http.response.status_code": status}
+    if route := getattr(scope.get("route"), "path", None):
+        attributes["http.route"] = route
+    if status >= 500:
+        attributes["error.type"] = str(status)
+    name = f"{'HTTP' if known == '_OTHER' else known} {route or ''}".rstrip()
+    current_trace.get().end(name, attributes, sender.error if status >= 500 else "")
+
+
 class _Sender:
     """Sends an answer with the common headers, and keeps its status; 0 before it starts."""
 
@@ -127,7 +152,8 @@ class _Sender:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ()), (b"x-request-id", self._identity)]
+            self.status = message["status"]
+            headers = [*message.get("headers", ()), (b"x-request-id", self._identity), *current_trace.get().headers]
             if _NO_SNIFFING not in headers:
                 headers.append(_NO_SNIFFING)
             await self._send({**message, "headers": headers})

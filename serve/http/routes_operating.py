@@ -19,6 +19,9 @@ from trnrt.serve.http.limits import METRICS
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import RequestError
 from trnrt.serve.http.routes import add_route, repository_of
+from trnrt.serve.settings import ServeSettings
+
+Found = TypeVar("Found")
 
 Parsed = TypeVar("Parsed")
 
@@ -41,12 +44,18 @@ async def metrics(request: Request) -> Response:
     """The server's metrics, for Prometheus. A key for some models only may not read them (403)."""
     current_client.get().check_sees_all()
     repository = repository_of(request)
-    render = repository.metrics.render
-    # Metrics of several workers come from files, those of replicas by request, so not on the event loop. A single
-    # worker's take 2 ms; a thread would wait longer than that for a busy loop.
-    several = repository.settings.workers > 1 or repository.settings.engine == "ray"
-    body, content_type = await asyncio.to_thread(render) if several else render()
+    body, content_type = await read_metrics(repository.settings, repository.metrics.render)
     return Response(body, headers={"Content-Type": content_type})
+
+
+async def read_metrics(settings: ServeSettings, read: Callable[[], Found]) -> Found:
+    """What ``read`` finds in all workers' metrics.
+
+    Those of several workers come from files, those of replicas by request, so not on the event loop. A single worker's
+    take 2 ms; a thread would wait longer than that for a busy loop.
+    """
+    several = settings.workers > 1 or settings.engine == "ray"
+    return await asyncio.to_thread(read) if several else read()
 
 
 async def repository_index(request: Request) -> Response:

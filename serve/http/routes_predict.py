@@ -23,8 +23,9 @@ from trnrt.serve.http.predicting import Sent, feeds_of, pictures_of, predictions
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, loads
 from trnrt.serve.http.routes import add_route, media_type, repository_of
-from trnrt.serve.http.routes_protocol import check_ready, timing
+from trnrt.serve.http.routes_protocol import check_ready, timing, trace_inference
 from trnrt.serve.http.tensors import TensorError, value_text
+from trnrt.serve.processes.traces import current_trace
 
 FORM = "multipart/form-data"
 PICTURES = ("image/png", "image/jpeg")
@@ -50,6 +51,7 @@ async def predict(request: Request) -> Response:
     check_ready(model)
     settings = repository.settings.for_model(model.name)
     limit_time(request.scope, settings.request_timeout)
+    trace = current_trace.get()
     with model.arriving():
         try:
             choice = choice_of(request.query_params)
@@ -57,7 +59,9 @@ async def predict(request: Request) -> Response:
             _check_rows(model, sent, choice)
         except RequestError as error:
             raise Problem(400, str(error)) from None
+    trace.lap("parse")
     inference = await model.infer(sent.feeds)
+    trace_inference(trace, model, inference)
     described = inference.described
     try:
         found = None if sent.how is None else drawable(described, sent.how, choice)
@@ -76,7 +80,9 @@ async def predict(request: Request) -> Response:
         "total_ms": round((time.perf_counter() - began) * 1e3, 3),
         "predicted_device_us": None if predicted is None else predicted.us,
     }
-    return JSONAnswer({"model": model.name, "version": model.version, **predictions, "timing": times})
+    answer = JSONAnswer({"model": model.name, "version": model.version, **predictions, "timing": times})
+    trace.lap("render")
+    return answer
 
 
 def _chosen_model(repository: Repository, request: Request) -> Model:
@@ -106,9 +112,11 @@ async def _read_request(request: Request, model: Model, most_elements: int) -> S
     kind = media_type(request, (JSON, FORM, *PICTURES))
     if kind == FORM or kind in PICTURES:
         files = await _read_uploads(request) if kind == FORM else [("the body", await request.body())]
+        current_trace.get().lap("receive")
         model.admit()  # the queue may have filled, or the model gone, while they came
         return await asyncio.to_thread(pictures_of, files, model.described, most_elements * _BYTES_A_VALUE)
     body = await request.body()
+    current_trace.get().lap("receive")
     model.admit()
     given = loads(body)
     if type(given) is not dict or "instances" not in given:

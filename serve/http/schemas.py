@@ -131,6 +131,56 @@ SCHEMAS: dict[str, Schema] = {
         top=_list(_list(_record(label=_STRING, probability=_NUMBER))),
         timing=ref("Timing"),
     ),
+    "ModelConfig": _record(
+        name=_STRING,
+        platform=_STRING,
+        backend=_STRING,
+        max_batch_size=_COUNT,
+        input=_list(ref("ModelTensor")),
+        output=_list(ref("ModelTensor")),
+        instance_group=_list(_PARAMETERS),
+        model_transaction_policy=_PARAMETERS,
+    ),
+    "ModelTensor": _record(name=_STRING, data_type=_STRING, dims=_list({"type": "integer", "minimum": -1})),
+    "Statistics": _record(model_stats=_list(ref("ModelStatistics"))),
+    "ModelStatistics": _record(
+        name=_STRING,
+        version=_STRING,
+        last_inference={**_COUNT, "description": "When a batch was last computed, milliseconds of Unix time."},
+        inference_count=_COUNT,
+        execution_count=_COUNT,
+        inference_stats={"type": "object", "additionalProperties": ref("Duration")},
+        response_stats={"type": "object"},
+        batch_stats=_list(
+            _record(
+                batch_size=_COUNT,
+                compute_input=ref("Duration"),
+                compute_infer=ref("Duration"),
+                compute_output=ref("Duration"),
+            )
+        ),
+        memory_usage={"type": "array"},
+    ),
+    "Duration": _record(count=_COUNT, ns=_COUNT),
+    "V1Models": _record(models=_list(_STRING)),
+    "V1Request": {
+        "type": "object",
+        "description": "instances or inputs, not both.",
+        "properties": {
+            "instances": {"type": "array", "minItems": 1, "description": "Rows, as of /predict."},
+            "inputs": {
+                "type": ["array", "object"],
+                "description": "Columns: for each input all its rows, nested like its shape. A list is instances.",
+            },
+        },
+    },
+    "V1Answer": {
+        "type": "object",
+        "properties": {
+            "predictions": {"type": "array", "description": "For instances: the outputs of each row."},
+            "outputs": {"description": "For columns: the only output, or an object with each of them."},
+        },
+    },
     "IndexRequest": _object("", ready={"type": "boolean", "description": "True: only models that are ready."}),
     "LoadRequest": _object("", parameters={"type": "object", "maxProperties": 0}),
     "UnloadRequest": _object(
@@ -226,6 +276,7 @@ INFER: Schema = {
         }
     ],
 }
+V1: Schema = {"requestBody": {"required": True, "content": {JSON: {"schema": ref("V1Request")}}}}
 
 
 def body_of(name: str) -> Schema:

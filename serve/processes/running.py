@@ -11,6 +11,7 @@ from trnrt.serve.hosting.pins import Store
 from trnrt.serve.hosting.policies import chosen_sources, pin_sources
 from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.listening import address_of, listen, reserve_port, url_of
+from trnrt.serve.processes.spans import check_tracing
 from trnrt.serve.processes.summary import SummaryRow, summary_text
 from trnrt.serve.settings import MULTIPROC, ServeSettings, check_names, is_loopback
 
@@ -65,6 +66,7 @@ def serve(settings: ServeSettings) -> int:
 
 def _check(settings: ServeSettings) -> None:
     """TrnrtError if every worker, or every model, would fail."""
+    check_tracing(settings)
     if settings.backend != "simulator":
         from trnrt.serve.hosting.devices import check_device
 

@@ -28,6 +28,7 @@ from trnrt.serve.processes.links import SUPERVISED, Link, Share
 from trnrt.serve.processes.listening import BACKLOG
 from trnrt.serve.processes.logs import log, start_logging
 from trnrt.serve.processes.metrics_folders import hold_folder
+from trnrt.serve.processes.spans import start_tracing
 from trnrt.serve.processes.summary import SummaryRow, summary_rows
 from trnrt.serve.settings import MULTIPROC, ServeSettings
 
@@ -185,11 +186,14 @@ def run_worker(
     logs = start_logging(share.settings.log_level, None, **named)
     held = None if share.connection is None else hold_folder(os.environ.get(MULTIPROC, ""))
     sys.setswitchinterval(SWITCH_S)
+    spans = start_tracing(share.settings)
     try:
         lease_for(share.settings)  # held until the process ends, as the runtime in it keeps the cores that long
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(share, listener, on_loaded, reserved))
     finally:
+        if spans is not None:
+            spans.close()
         logs.close()
         if held is not None:
             held.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,6 +22,7 @@ from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.app import make_app
 from trnrt.serve.processes.logs import log, start_logging
+from trnrt.serve.processes.spans import start_tracing
 from trnrt.serve.processes.worker import LINGER_S
 from trnrt.serve.ray.doorkeeper import Doorkeeper
 from trnrt.serve.ray.messages import Whereabouts
@@ -39,6 +40,7 @@ class Front:
 
     async def __init__(self, settings: ServeSettings, sources: Mapping[str, tuple[Any, str]]) -> None:  # type: ignore[misc]  # Ray awaits it
         self._logs = start_logging(settings.log_level, None, replica=own_replica())
+        start_tracing(settings)
         log("info", "replica_started", process=os.getpid())
         application = serve.get_replica_context().app_name
         name = serve.get_replica_context().deployment
@@ -123,7 +125,7 @@ class RayRepository(Repository):
 
 
 class RayMetrics(Metrics):
-    """The metrics of a front; ``render`` returns those of all fronts and replicas, with the label ``replica``."""
+    """The metrics of a front; ``collect_all`` returns those of all fronts and replicas, with the label ``replica``."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         super().__init__()
@@ -131,10 +133,10 @@ class RayMetrics(Metrics):
 
     def own_page(self) -> bytes:
         """The metrics of this front alone."""
-        return super().render()[0]
+        return generate_latest(super().collect_all())
 
-    def render(self) -> tuple[bytes, str]:
-        """The page for Prometheus, and its content type. Call it off the event loop."""
+    def collect_all(self) -> CollectorRegistry:
+        """The metrics of all fronts and replicas. Call it off the event loop."""
         responses = [handle.broadcast("page") for handle in self._handles]
         pages: list[tuple[str, bytes]] = []
         for response in responses:
@@ -149,7 +151,7 @@ class RayMetrics(Metrics):
                     pages.append(page)
         registry = CollectorRegistry()
         registry.register(_Pages(pages))
-        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+        return registry
 
 
 class _Pages:

@@ -24,6 +24,7 @@ from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.http.checking import Checker, check_outputs
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log, request_id
+from trnrt.serve.processes.traces import current_trace
 from trnrt.serve.ray.messages import Ask
 from trnrt.serve.settings import ServeSettings
 
@@ -83,10 +84,11 @@ class RayModel:
         check_outputs(described, outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
         began = time.perf_counter()
-        with self._count_waiting():
+        ask = Ask(feeds, described.digest, request_id.get(), current_trace.get().fields)
+        with self._count_waiting(), self._count_failures(began):
             try:
                 async with asyncio.timeout(limit):
-                    answer = await self._answer(Ask(feeds, described.digest, request_id.get()))
+                    answer = await self._answer(ask)
             except TimeoutError:
                 self._metrics.count_rejection("timeout")
                 raise Problem(504, f"no answer within {limit:g} s, the server's limit for a request") from None
@@ -154,6 +156,14 @@ class RayModel:
             log("error", "inference_failed", model=self.name, error=" ".join(str(error).split())[-2000:])
             raise Problem(500, INTERNAL) from None
         return found
+
+    @contextmanager
+    def _count_failures(self, began: float) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._own_metrics.count_failure(time.perf_counter() - began)
+            raise
 
     @contextmanager
     def _count_waiting(self) -> Iterator[None]:

@@ -57,6 +57,7 @@ class ModelReplica:
         self._batched = self._batcher(settings.max_delay_ms / 1e3)
         self._free = asyncio.Event()
         self._free.set()
+        self._own_metrics.set_buckets(self._described.buckets)
         self._own_metrics.set_predictions(self._described.named_predictions)
         log("info", "model_ready", buckets=self._described.buckets, alone=self._described.mixing)
 
@@ -69,7 +70,7 @@ class ModelReplica:
         except Problem as problem:
             return problem
         rows = self._loaded.rows(ask.feeds)
-        member = Member(fitted.arrays, rows, self._loaded.kind(fitted.arrays), ask.request, came)
+        member = Member(fitted.arrays, rows, self._loaded.kind(fitted.arrays), ask.request, came, ask.trace)
         if not self._loaded.mergeable or rows >= self._loaded.most_rows:
             outcome = (await self._compute_batches([member]))[0]
         else:
@@ -139,7 +140,7 @@ class ModelReplica:
             self._end("device_error", error_text(error))
         except Exception as error:
             if len(batch) == 1:
-                return [logged_problem(error, batch[0].request)]
+                return [logged_problem(error, batch[0])]
             log("warning", "batch_failed", requests=len(batch), error=f"{type(error).__name__}: {error}")
         return [self._answers([member])[0] for member in batch]
 

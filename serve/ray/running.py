@@ -21,6 +21,7 @@ from trnrt.predict.clusters import CPU, join_cluster, start_cluster
 from trnrt.report.console import note, render, say
 from trnrt.report.tables import plain_table
 from trnrt.serve.processes.listening import bind_socket
+from trnrt.serve.processes.spans import check_tracing
 from trnrt.serve.processes.worker import LINGER_S
 from trnrt.serve.ray import listening as ray_listening
 from trnrt.serve.ray.proxy import CALLBACK, LAYERS
@@ -35,6 +36,7 @@ _FAILED = "RuntimeError: the model "
 def serve(settings: ServeSettings) -> int:
     """Serve until a signal, or deploy the application to a cluster; the exit code."""
     files = served_files(settings)
+    check_tracing(settings)
     app = application(settings)
     _watch_signals()
     if settings.address is not None:

@@ -73,6 +73,8 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         "trnrt_resident_bytes",
         "trnrt_queue_seconds",
         "trnrt_compute_seconds",
+        "trnrt_failed_inference_seconds",
+        "trnrt_last_inference_timestamp_seconds",
         "trnrt_inference_seconds",
         "trnrt_batch_rows",
         "trnrt_sequence_places",
@@ -106,14 +108,28 @@ def test_an_inference_is_counted_once_everywhere(tmp_path: Path) -> None:
         model = await loaded(save(tmp_path, "relu", RELU))
         await model.infer({"x": numbers(3, 4)})
         found = samples(model._metrics.render()[0].decode())
-        for name in ("queue_seconds", "compute_seconds", "inference_seconds", "batch_rows"):
+        for name in ("queue_seconds", "inference_seconds", "batch_rows"):
             assert found[f"trnrt_{name}_count[('model', 'relu'), ('version', '1')]"] == 1
+        assert found["trnrt_compute_seconds_count[('bucket', '4'), ('model', 'relu'), ('version', '1')]"] == 1
         assert found["trnrt_batch_rows_sum[('model', 'relu'), ('version', '1')]"] == 3
         assert found["trnrt_pending_requests[('model', 'relu'), ('version', '1')]"] == 0
         busy = found["trnrt_predicted_device_busy_seconds_total[('model', 'relu'), ('version', '1')]"]
         assert busy == found["trnrt_predicted_device_seconds[('bucket', '4'), ('model', 'relu'), ('version', '1')]"] > 0
 
     run(work())
+
+
+def test_sizes_that_clients_choose_are_no_labels() -> None:
+    model = (metrics := Metrics()).model("m")
+    model.set_buckets((1, 4))
+    for bucket in (4, 4, 7, 20_000):
+        model.batch(3, 0.1, None, bucket)
+    found = samples(metrics.render()[0].decode())
+    counts = {key: value for key, value in found.items() if key.startswith("trnrt_compute_seconds_count")}
+    assert counts == {
+        f"trnrt_compute_seconds_count[('bucket', '{bucket}'), ('model', 'm'), ('version', '1')]": count
+        for bucket, count in (("", 2), ("1", 0), ("4", 2))
+    }
 
 
 def test_several_workers_are_one_page_and_a_dead_ones_state_is_gone(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def gathering(replica: ModelReplica) -> Callable[[Any], Any]:
 
 
 def ask(replica: ModelReplica, x: np.ndarray, version: str | None = None) -> Any:
-    return replica.infer(Ask({"x": x}, replica._described.digest if version is None else version, ""))
+    return replica.infer(Ask({"x": x}, replica._described.digest if version is None else version, "", {}))
 
 
 def test_what_comes_together_is_one_batch_of_each_kind(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_more_rows_than_a_batch_has_and_a_model_without_rows_run_alone(tmp_path:
         assert [answer.batch_rows for answer in found] == [9, 1, 4]
         lone = await replica_of(save(tmp_path, "no_batch", NO_BATCH))
         feeds = {"x": numbers(3, 4), "z": numbers(2)}
-        answers: list[Any] = await asyncio.gather(*(lone.infer(Ask(feeds, "", "")) for _ in range(2)))
+        answers: list[Any] = await asyncio.gather(*(lone.infer(Ask(feeds, "", "", {})) for _ in range(2)))
         assert all(np.array_equal(answer.outputs["w"], -feeds["z"]) for answer in answers)
 
     run(work())
@@ -173,7 +173,7 @@ def test_a_replica_that_computes_wrongly_or_loses_its_device_ends(tmp_path: Path
         with pytest.raises(Ended):
             await replica.check_health()
         with pytest.raises(Ended):
-            replica._answers([Member({"x": numbers(1, 4)}, 1, (), "", 0.0)])
+            replica._answers([Member({"x": numbers(1, 4)}, 1, (), "", 0.0, {})])
 
     run(work())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from typing import Any
 
@@ -31,8 +32,9 @@ def infer(body: dict[str, Any], model: MadeUpModel | None = None, path: str | No
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/"])
 def test_server_metadata(path: str) -> None:
-    assert get(path).json() == {"name": "trnrt", "version": __version__, "extensions": ["binary_tensor_data"]}
-    assert get(path, admin=True).json()["extensions"] == ["binary_tensor_data", "model_repository"]
+    extensions = ["binary_tensor_data", "model_configuration", "statistics"]
+    assert get(path).json() == {"name": "trnrt", "version": __version__, "extensions": extensions}
+    assert get(path, admin=True).json()["extensions"] == [*extensions, "model_repository"]
 
 
 def test_health() -> None:
@@ -316,7 +318,7 @@ def test_the_description_names_every_status_and_schema() -> None:
             codes = set(operation["responses"])
             assert {"200", "401", "413", "500", "503", "504"} <= codes and "422" not in codes, (method, path)
             names = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"}
-            assert names == {part[1:-1] for part in path.split("/") if part.startswith("{")}
+            assert names == set(re.findall(r"{(\w+)}", path))
             error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
             assert all(operation["responses"][code]["content"] == error for code in codes - {"200"})
     assert len(

@@ -80,6 +80,7 @@ def exercised() -> Metrics:
     model = metrics.model("m")
     model.batch(1, 0.1, 10.0)
     model.count_answer(0.1, 0.2)
+    model.count_failure(0.1)
     model.count_places(1, 3, 4)
     model.pending(1)
     model.state("ready")
@@ -146,15 +147,17 @@ def answers_of(output: str) -> list[dict[str, Any]]:
 
 
 def test_the_commands_answer(server: ServerProcess, tmp_path: Path) -> None:
-    assert sum(block.count("curl ") for block in commands()) == 13
+    assert sum(block.count("curl ") for block in commands()) == 17
     answers: list[Any] = []
     for block in commands():
         line = ["bash", "-ec", block.replace(f"http://{HERE}", server.url)]
         ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
         assert ran.stdout and '"error"' not in ran.stdout and ran.stderr == "", ran
         answers += answers_of(ran.stdout)
-    assert len(answers) == 12, "all but the metrics"
+    assert len(answers) == 16, "all but the metrics"
     assert [each["predictions"] for each in answers if "predictions" in each] == [["4"], ["3"], ["3"]]
+    (columns,) = [each["outputs"] for each in answers if list(each) == ["outputs"]]
+    assert columns["label"] == [4]
     (inferred,) = [each for each in answers if "model_name" in each]
     assert (inferred["id"], inferred["outputs"][0]["data"]) == ("7", [4])
 

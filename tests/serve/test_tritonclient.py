@@ -236,10 +236,33 @@ def test_repository_is_closed(client: Any, transport: Transport) -> None:
     assert client.is_model_ready("digits_cnn")
 
 
+def test_configuration_and_statistics(server: ServerProcess) -> None:
+    with HTTP.make_client(server) as client:
+        config = client.get_model_config("digits_cnn", "1")
+        assert (config["name"], config["max_batch_size"]) == ("digits_cnn", 8)
+        assert config["input"] == [{"name": "image", "data_type": "TYPE_FP32", "dims": [1, 8, 8]}]
+        (before,) = client.get_inference_statistics("digits_cnn")["model_stats"]
+        client.infer("digits_cnn", [images_input(HTTP)])
+        (after,) = client.get_inference_statistics("digits_cnn", "1")["model_stats"]
+        assert after["inference_count"] - before["inference_count"] == ROWS
+        assert after["execution_count"] - before["execution_count"] == 1
+        names = [each["name"] for each in client.get_inference_statistics()["model_stats"]]
+        assert names == ["digits_cnn", "digits_ffnn"]
+
+
 def test_what_is_not_served_is_an_error_that_the_client_can_read(client: Any) -> None:
-    for call in (client.get_inference_statistics, lambda: client.get_model_config("digits_cnn")):
-        with pytest.raises(InferenceServerException, match="there is no"):
+    for call in (
+        client.get_trace_settings,
+        lambda: client.get_trace_settings("digits_cnn"),
+        lambda: client.update_trace_settings("digits_cnn", {"trace_rate": "1"}),
+        client.get_log_settings,
+        client.get_system_shared_memory_status,
+        client.get_cuda_shared_memory_status,
+        lambda: client.register_system_shared_memory("region", "/key", 16),
+    ):
+        with pytest.raises(InferenceServerException, match="there is no") as caught:
             call()
+        assert caught.value.status() == "404"
 
 
 def test_predict_through_a_real_server(server: ServerProcess) -> None:

@@ -329,6 +329,20 @@ class Serving:
     log_level: LogLevel | None = flag(
         "Options", "--log-level", show_default="info", help="The least level to log, to stderr."
     )
+    otlp_endpoint: str | None = flag(
+        "Options",
+        "--otlp-endpoint",
+        metavar="URL",
+        help="Send traces of requests to this OpenTelemetry collector, by OTLP over HTTP, as http://127.0.0.1:4318. "
+        "By default OTEL_EXPORTER_OTLP_ENDPOINT, else none.",
+    )
+    trace_ratio: float | None = flag(
+        "Options",
+        "--trace-ratio",
+        metavar="SHARE",
+        show_default="1.0",
+        help="Share of requests to trace, of those that belong to no caller's trace.",
+    )
 
 
 def serve_command(serving: Serving) -> None:
