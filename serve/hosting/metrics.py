@@ -21,7 +21,7 @@ from trnrt.nki.machine.timing import Range
 from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
-REASONS = ("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key")
+REASONS = ("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key", "wait", "rows")
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ERRORS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10)
@@ -108,6 +108,9 @@ class _Families:
         self.compute = histogram("compute_seconds", "Computing of a batch.", _SECONDS)
         self.total = histogram("inference_seconds", "From a request's queueing to its outputs.", _SECONDS)
         self.rows = histogram("batch_rows", "Rows of a batch, without padding.", _ROWS)
+        self.dropped = counter(
+            "dropped_rows", "Rows of accepted requests that were not computed, as nobody wanted the answer any more."
+        )
         self.places = counter(
             "sequence_places", "Places of sequences that were padded to --lengths: given, padding.", "kind"
         )
@@ -136,10 +139,15 @@ class ModelMetrics:
         self._total, self._rows = families.total.labels(name), families.rows.labels(name)
         self._pending, self._device = families.pending.labels(name), families.device.labels(name)
         self._device_errors = families.device_errors.labels(name)
+        self._dropped = families.dropped.labels(name)
 
     def pending(self, change: int) -> None:
         """A request was queued (+1), or left the queue (-1)."""
         self._pending.inc(change)
+
+    def drop(self, rows: int) -> None:
+        """Rows of a request that timed out, or whose client has gone, are not computed."""
+        self._dropped.inc(rows)
 
     def count_places(self, rows: int, length: int, size: int) -> None:
         """Count the places of ``rows`` sequences of ``length`` that were padded to ``size``; 0 without lengths."""

@@ -83,11 +83,13 @@ class Repository:
     @property
     def reasons(self) -> dict[str, str]:
         """Why models are not ready, by name."""
-        return {
-            name: model.reason or model.state
-            for name, model in self.models.items()
-            if model.state not in ("ready", "unloaded")
-        }
+        found = {}
+        for name, model in self.models.items():
+            if model.state not in ("ready", "unloaded"):
+                found[name] = model.reason or model.state
+            elif model.state == "ready" and (busy := model.busy) is not None:
+                found[name] = busy
+        return found
 
     async def start(self) -> None:
         """Load every model, one after the other. One that fails does not stop the others, unless the core is lost."""
@@ -131,7 +133,7 @@ class Repository:
         return rows
 
     async def drain(self) -> None:
-        """Become not ready, and wait until nothing is queued or running."""
+        """Become not ready, and wait until every request has its answer."""
         self.admission.draining = True
         for model in list(self.models.values()):
             await model.wait_idle()

@@ -62,7 +62,8 @@ async def ready(request: Request) -> Response:
         raise Problem(503, "the server is shutting down")
     if not repository.ready:
         # The reasons are at the models' own paths: this one needs no key.
-        waiting = [f"{value_text(name)} is {repository.find(name).state}" for name in repository.reasons]
+        models = [repository.find(name) for name in repository.reasons]
+        waiting = [f"{value_text(model.name)} is {model.busy or model.state}" for model in models]
         raise Problem(503, f"not ready: {', '.join(waiting) or 'other workers load their models'}")
     return JSONAnswer({"ready": True})
 
@@ -97,6 +98,8 @@ async def model_ready(request: Request) -> Response:
     """Check that a model is ready; the error gives the reason if it isn't."""
     model = _find_model(request)
     check_ready(model)
+    if (busy := model.busy) is not None:
+        raise Problem(503, f"model {value_text(model.name)} is not ready, but {busy}")
     return JSONAnswer({"name": model.name, "ready": True})
 
 
@@ -114,7 +117,7 @@ async def infer(request: Request) -> Response:
             parsed = parse_infer(body, length, model.described, most_elements)
         except RequestError as error:
             raise Problem(400, str(error)) from None
-    inference = await model.infer(parsed.feeds, parsed.outputs)
+    inference = await model.infer(parsed.feeds, parsed.outputs, timeout_s=parsed.timeout_s)
     try:
         text, length = render_infer(
             model.name, parsed, inference.outputs, inference.described.outputs, timing(inference)
