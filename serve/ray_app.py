@@ -12,10 +12,11 @@ from typing import Any, Literal
 from ray import serve
 from ray.serve import Application
 
+from trnrt.errors import OptionError
 from trnrt.predict.clusters import NEURON_CORES
+from trnrt.serve.hosting.contents import digest_of
 from trnrt.serve.hosting.devices import on_device
-from trnrt.serve.hosting.files import model_files
-from trnrt.serve.hosting.versions import version_of
+from trnrt.serve.hosting.policies import chosen_sources
 from trnrt.serve.ray.front import Front
 from trnrt.serve.ray.messages import Share
 from trnrt.serve.ray.replica import ModelReplica
@@ -50,8 +51,8 @@ def application(settings: ServeSettings) -> Application:
     """The application: fronts, and a deployment for each model."""
     sources: dict[str, Any] = {}
     keyless = settings.model_copy(update={"api_keys": []})  # replicas do not need them
-    for name, path in model_files(settings).items():
-        version = version_of(path)
+    for name, path in served_files(settings).items():
+        version = digest_of(path)
         share = Share(name, _paths(path), version, keyless)
         replica = serve.deployment(name=deployment_of(name), **_replica_options(settings))(ModelReplica)
         sources[name] = (replica.bind(share), version)
@@ -59,9 +60,18 @@ def application(settings: ServeSettings) -> Application:
     return front.bind(settings, sources)
 
 
+def served_files(settings: ServeSettings) -> dict[str, Path]:
+    """The files by model. OptionError for a folder of versions."""
+    sources, _ = chosen_sources(settings)
+    if versioned := [source for source in sources if source.is_versioned]:
+        text = f"--engine ray serves no folders of versions, and {str(versioned[0].path)!r} is in one"
+        raise OptionError(text, hint="serve it as NAME.onnx, or without --engine ray")
+    return {source.name: source.path for source in sources}
+
+
 def deployment_of(model: str) -> str:
-    """The name of a model's deployment, a different one for each model; Ray reserves ``#``."""
-    return f"model-{model.replace('~', '~7E').replace('#', '~23')}"
+    """The name of a model's deployment, a different one for each model. Ray reserves ``#``, which no name has."""
+    return f"model-{model}"
 
 
 def _replica_options(settings: ServeSettings) -> dict[str, Any]:

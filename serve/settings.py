@@ -7,6 +7,7 @@ A flag (``--max-batch``) wins over the environment (``TRNRT_MAX_BATCH``), which 
 from __future__ import annotations
 
 import ipaddress
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,10 +30,14 @@ MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
 NO_FLAG = ("api_keys", "models")
 """Fields without a flag: everybody on a machine can read a command line's keys; models are arguments."""
 
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+_VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _OF_RAY = dict.fromkeys(("replicas", "replica_cpus", "address"), "say --engine ray, too; workers are --workers")
 _OF_WORKERS = {
     "workers": "say how many with --replicas",
     "admin": "a model is loaded anew by serving its new file again, and rolls over without a failed request",
+    "versions": "Ray serves files, and no folders of versions",
+    "canary": "Ray serves files, and no folders of versions",
 }
 
 
@@ -44,6 +49,9 @@ class ServeSettings(BaseSettings):
     config: Path | None = None
     models: Annotated[list[Path], NoDecode] = Field(default=[], description="The models, .onnx files.")
     model_dir: Path | None = None
+    follow_links: bool = False
+    versions: str = "latest"
+    canary: Annotated[list[str], NoDecode] = []
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
@@ -62,10 +70,19 @@ class ServeSettings(BaseSettings):
     max_tensor_elements: int = Field(default=1 << 24, ge=1)
     request_timeout: float = Field(default=30.0, gt=0, le=3600)
     drain_timeout: float = Field(default=30.0, ge=0, le=3600)
+    max_connections: int = Field(default=1024, ge=1, le=1_000_000)
+    max_header_bytes: int = Field(default=32768, ge=1024, le=1 << 20)
+    max_headers: int = Field(default=100, ge=8, le=10_000)
+    max_buffered_mib: int = Field(default=256, ge=1)
+    header_timeout: float = Field(default=10.0, gt=0, le=3600)
+    body_timeout: float = Field(default=20.0, gt=0, le=3600)
+    write_timeout: float = Field(default=30.0, gt=0, le=3600)
+    keep_alive_timeout: float = Field(default=75.0, gt=0, le=3600)
     api_keys: Annotated[list[SecretStr], NoDecode] = Field(
         default=[],
         description="Keys, separated by commas; clients must send one of them. Without keys everybody is let in.",
     )
+    allowed_host: Annotated[list[str], NoDecode] = []
     insecure: bool = False
     admin: bool = False
     shadow: float = Field(default=0.0, ge=0, le=1)
@@ -107,11 +124,33 @@ class ServeSettings(BaseSettings):
         """``none`` as 0."""
         return 0 if isinstance(value, str) and value.strip().lower() == "none" else value
 
-    @field_validator("models", "api_keys", "shape", "lengths", "pad", mode="before")
+    @field_validator("models", "canary", "api_keys", "allowed_host", "shape", "lengths", "pad", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """Split texts, as in the environment, at their commas."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("versions", mode="before")
+    @classmethod
+    def _read_versions(cls, value: Any) -> Any:
+        """One policy: a file may have a list, or a number."""
+        texts = [str(one).strip() for one in (value if isinstance(value, list) else str(value).split(","))]
+        if texts not in (["latest"], ["all"]) and not all(_VERSION.fullmatch(text) for text in texts):
+            raise ValueError("it is latest, all, or versions with commas between, as 2,3")
+        return ",".join(texts)
+
+    @field_validator("canary")
+    @classmethod
+    def _check_canaries(cls, canaries: list[str]) -> list[str]:
+        """Refuse texts other than [NAME:]VERSION=SHARE."""
+        from trnrt.serve.hosting.catalog import parse_canary
+
+        try:
+            for text in canaries:
+                parse_canary(text)
+        except OptionError as error:
+            raise ValueError(f"{error}; {error.hint}") from None
+        return canaries
 
     @field_validator("target")
     @classmethod
@@ -138,6 +177,15 @@ class ServeSettings(BaseSettings):
         except OptionError as error:
             raise ValueError(f"{error}; {error.hint}") from None
         return pad
+
+    @field_validator("allowed_host")
+    @classmethod
+    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+        """Refuse what no Host header can be, such as a URL."""
+        for host in hosts:
+            if host != "*" and not _HOST.fullmatch(host):
+                raise ValueError(f"{host!r} is no host; it is a name or an address, and perhaps a port, or * for any")
+        return [host.lower() for host in hosts]
 
     @field_validator("api_keys")
     @classmethod
@@ -188,6 +236,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def host_name(host: str) -> str:
+    """The name or address in a Host header, in lower case, without the port and an address's brackets."""
+    name = host.rpartition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().removesuffix(".")
 
 
 def flag_of(field: str) -> str:

@@ -45,9 +45,10 @@ class Batcher:
         limits: Limits,
         metrics: Metrics,
         on_lost: Callable[[DeviceError], None] | None = None,
+        version: str = "1",
     ) -> None:
         self.name, self._runnable, self._thread, self._limits = name, runnable, thread, limits
-        self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name), on_lost
+        self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name, version), on_lost
         self._loop = asyncio.get_running_loop()
         self._queue = Queue(limits, runnable.mergeable)
         self._pace = Pace(runnable.bucket(limits.rows) if runnable.mergeable else 0)
@@ -79,6 +80,11 @@ class Batcher:
         with self._lock:
             oldest = self._queue.oldest
         return now - min(self._began or now, oldest.queued if oldest else now)
+
+    @property
+    def is_arriving(self) -> bool:
+        """True while requests for the model are arriving."""
+        return self._arriving > 0
 
     @contextmanager
     def arriving(self) -> Iterator[None]:

@@ -34,7 +34,7 @@ class Description:
     ``by_length``: the same by sequence length, for a model with ``--lengths``; ``predictions`` are those of the
     longest
     ``mixing``: why rows of different requests can't share a batch; None if they can
-    ``version``: of the file; replicas of Ray Serve tell it
+    ``digest``: of the content that was loaded; "" if it is not known
     ``max_rows``: the most rows of a request; 0 without a batch, as no rows are counted then
     """
 
@@ -48,7 +48,7 @@ class Description:
     batch: int | str | None = None
     mixing: str | None = None
     parameters: tuple[str, ...] = ()
-    version: str = ""
+    digest: str = ""
     max_rows: int = 0
 
     def check_rows(self, rows: int) -> None:

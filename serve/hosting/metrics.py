@@ -21,7 +21,10 @@ from trnrt.nki.machine.timing import Range
 from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
-REASONS = ("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key", "wait", "rows")
+REASONS = (
+    *("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key", "wait", "rows"),
+    *("malformed", "headers", "slow", "connections", "buffers", "host", "origin"),
+)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ERRORS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10)
@@ -50,7 +53,7 @@ class Metrics:
             "trnrt_resident_bytes", "Memory of a worker.", ["worker"], registry=own, multiprocess_mode="livesum"
         )
         self._of_models = _Families(own)
-        self._models: dict[str, ModelMetrics] = {}
+        self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._request_series = cache(self._find_series)  # looking labels up takes several times as long
         self.sample()
 
@@ -67,11 +70,11 @@ class Metrics:
         """A request was refused: one of REASONS."""
         self._rejected.labels(reason).inc()
 
-    def model(self, name: str) -> ModelMetrics:
-        """The metrics of one model; the same object every time."""
-        if name not in self._models:
-            self._models[name] = ModelMetrics(name, self._of_models)
-        return self._models[name]
+    def model(self, name: str, version: str = "1") -> ModelMetrics:
+        """The metrics of one version of a model; the same object every time."""
+        if (name, version) not in self._models:
+            self._models[name, version] = ModelMetrics(name, version, self._of_models)
+        return self._models[name, version]
 
     def sample(self) -> None:
         """Measure this worker's memory. Call it from time to time."""
@@ -92,17 +95,19 @@ class Metrics:
 
 
 class _Families:
-    """The metrics with a label for the model."""
+    """The metrics with labels for the model and its version."""
 
     def __init__(self, own: CollectorRegistry) -> None:
         def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"trnrt_{name}", help_text, ["model"], buckets=buckets, registry=own)
+            return Histogram(f"trnrt_{name}", help_text, ["model", "version"], buckets=buckets, registry=own)
 
         def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(f"trnrt_{name}", help_text, ["model", *labels], registry=own)
+            return Counter(f"trnrt_{name}", help_text, ["model", "version", *labels], registry=own)
 
         def gauge(name: str, help_text: str, *labels: str, mode: Literal["livesum", "livemax"] = "livesum") -> Gauge:
-            return Gauge(f"trnrt_{name}", help_text, ["model", *labels], registry=own, multiprocess_mode=mode)
+            return Gauge(
+                f"trnrt_{name}", help_text, ["model", "version", *labels], registry=own, multiprocess_mode=mode
+            )
 
         self.queue = histogram("queue_seconds", "From a request's queueing to the start of its batch.", _SECONDS)
         self.compute = histogram("compute_seconds", "Computing of a batch.", _SECONDS)
@@ -131,15 +136,16 @@ class _Families:
 
 
 class ModelMetrics:
-    """The metrics of one model."""
+    """The metrics of one version of a model."""
 
-    def __init__(self, name: str, families: _Families) -> None:
-        self._name, self._families = name, families
-        self._queue, self._compute = families.queue.labels(name), families.compute.labels(name)
-        self._total, self._rows = families.total.labels(name), families.rows.labels(name)
-        self._pending, self._device = families.pending.labels(name), families.device.labels(name)
-        self._device_errors = families.device_errors.labels(name)
-        self._dropped = families.dropped.labels(name)
+    def __init__(self, name: str, version: str, families: _Families) -> None:
+        self._which, self._families = (name, version), families
+        which = self._which
+        self._queue, self._compute = families.queue.labels(*which), families.compute.labels(*which)
+        self._total, self._rows = families.total.labels(*which), families.rows.labels(*which)
+        self._pending, self._device = families.pending.labels(*which), families.device.labels(*which)
+        self._device_errors = families.device_errors.labels(*which)
+        self._dropped = families.dropped.labels(*which)
 
     def pending(self, change: int) -> None:
         """A request was queued (+1), or left the queue (-1)."""
@@ -152,8 +158,8 @@ class ModelMetrics:
     def count_places(self, rows: int, length: int, size: int) -> None:
         """Count the places of ``rows`` sequences of ``length`` that were padded to ``size``; 0 without lengths."""
         if size:
-            self._families.places.labels(self._name, "given").inc(rows * length)
-            self._families.places.labels(self._name, "padding").inc(rows * (size - length))
+            self._families.places.labels(*self._which, "given").inc(rows * length)
+            self._families.places.labels(*self._which, "padding").inc(rows * (size - length))
 
     def batch(self, rows: int, compute_s: float, predicted_us: float | None) -> None:
         """A batch was computed; ``predicted_us`` is the device's predicted time."""
@@ -170,7 +176,7 @@ class ModelMetrics:
     def state(self, current: str) -> None:
         """The model is in this state now."""
         for state in STATES:
-            self._families.state.labels(self._name, state).set(state == current)
+            self._families.state.labels(*self._which, state).set(state == current)
 
     def device_error(self) -> None:
         """The device failed while the model was loaded or run."""
@@ -179,14 +185,14 @@ class ModelMetrics:
     def set_predictions(self, predictions: Mapping[str, Range]) -> None:
         """Set the device's predicted time of a batch, by bucket."""
         for bucket, predicted in predictions.items():
-            self._families.predicted.labels(self._name, bucket).set(predicted.us / 1e6)
+            self._families.predicted.labels(*self._which, bucket).set(predicted.us / 1e6)
 
     def shadow(self, outcome: str, max_abs: float | None = None, changed: int = 0) -> None:
         """onnxruntime ran a request, too: agreed, drifted or failed; or skipped it, as the queue was full."""
-        self._families.shadow.labels(self._name, outcome).inc()
+        self._families.shadow.labels(*self._which, outcome).inc()
         if max_abs is not None:
-            self._families.shadow_error.labels(self._name).observe(max_abs)
-            self._families.shadow_changed.labels(self._name).inc(changed)
+            self._families.shadow_error.labels(*self._which).observe(max_abs)
+            self._families.shadow_changed.labels(*self._which).inc(changed)
 
 
 def mark_worker_dead(pid: int) -> None:

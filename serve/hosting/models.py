@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from trnrt.errors import DeviceError
 from trnrt.serve.hosting.batcher import Batcher
 from trnrt.serve.hosting.batching import Inference
+from trnrt.serve.hosting.catalog import ONLY_VERSION, Pinned
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.pins import why_changed
 from trnrt.serve.hosting.recovering import Backoff, Failure, failure_of
 from trnrt.serve.hosting.shadow import Shadow
 from trnrt.serve.hosting.threads import ComputeThread, type_and_text
@@ -30,8 +32,9 @@ from trnrt.serve.settings import ServeSettings
 Array = NDArray[Any]
 State = Literal["loading", "ready", "recovering", "failed", "unloading", "unloaded"]
 BACKOFF = Backoff()
-ONLY_VERSION = "1"
-"""The only version of every model."""
+ARRIVAL_S = 5.0
+"""How long a version that ends waits for requests that are arriving for it."""
+_LOOK_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,19 @@ class _Engine:
             log("error", "release_failed", model=self.batcher.name, error=type_and_text(error))
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """An engine that does not serve yet, its content, and the model's state before."""
+
+    engine: _Engine
+    pinned: Pinned
+    state: State
+    reason: str | None
+    recovering: bool
+
+
 class ServedModel:
-    """A model of the repository, in any state. ``described`` is set when it is first ready, and cleared by ``unload``.
+    """A version of a model, in any state. ``described`` is set when it is first ready, and cleared by ``unload``.
 
     If the device fails during a run or a load, the model is ``recovering``: it is loaded again after a pause, and again
     until it answers its golden input. If this process can't use the device any more, the model has failed, and
@@ -81,8 +95,11 @@ class ServedModel:
         settings: ServeSettings,
         metrics: Metrics,
         core_lost: asyncio.Event | None = None,
+        pinned: Pinned | None = None,
     ) -> None:
-        self.name, self.version, self.path = name, ONLY_VERSION, path
+        """``pinned``: the content to load, which is then ``path``'s; by default whatever is in the file."""
+        self.pinned = pinned or Pinned(name, ONLY_VERSION, path, path)
+        self.name, self.version = name, self.pinned.version
         self.state: State = "loading"
         self.described = NOTHING_KNOWN
         self.reason: str | None = None
@@ -90,8 +107,9 @@ class ServedModel:
         self._recovering: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._attempts, self._ready_since, self._again = 0, 0.0, 0.0
-        self._settings, self._metrics, self._own_metrics = settings, metrics, metrics.model(name)
+        self._settings, self._metrics, self._own_metrics = settings, metrics, metrics.model(name, self.version)
         self._engine: _Engine | None = None
+        self._prepared: _Prepared | None = None
         self._changing = asyncio.Lock()
         self._become("loading")
 
@@ -137,37 +155,80 @@ class ServedModel:
         """
         return self._engine.batcher.arriving() if self._engine else nullcontext()
 
-    async def load(self) -> str | None:
-        """Load the file, or reload it; return why that failed.
+    @property
+    def path(self) -> Path:
+        """The file that is loaded."""
+        return self.pinned.file
 
-        During a reload the old model serves, and stays if the new one does not load.
+    @property
+    def digest(self) -> str:
+        """The digest of the content; "" if it is not known."""
+        return self.pinned.digest
+
+    async def load(self) -> str | None:
+        """Load the content, or load it again; return why that failed.
+
+        During a reload the old engine serves, and stays if the new one does not load.
         """
+        failed = await self.prepare(self.pinned)
+        if failed is None:
+            await (await self.commit())()
+        return failed
+
+    async def prepare(self, pinned: Pinned) -> str | None:
+        """Load another content, or the same again, but let it not serve before ``commit``; return why that failed."""
         async with self._changing:
-            recovering = self.state == "recovering"
+            state, reason, recovering = self.state, self.reason, self.state == "recovering"
             self._stop_recovering()
             if self._engine is None:
                 self._become("loading")
-            made = await self._make_engine()
+            made = await self._make_engine(pinned)
             if isinstance(made, Failure):
                 # A request for it must not end the attempts that were under way.
                 self._not_loaded(made, again=recovering and self._recovering is None)
                 return made.reason
-            old = self._install(made)
-        if old is not None:
-            await old.close()
+            self._prepared = _Prepared(made, pinned, state, reason, recovering)
         return None
 
-    async def unload(self) -> None:
-        """Finish the queue, and release the model."""
+    async def commit(self) -> Callable[[], Awaitable[None]]:
+        """Let what was prepared serve; the result releases what served before."""
+        async with self._changing:
+            prepared, self._prepared = self._prepared, None
+            if prepared is None:  # it was unloaded meanwhile
+                return _nothing
+            self.pinned = prepared.pinned
+            old = self._install(prepared.engine)
+        return _nothing if old is None else old.close
+
+    async def abort(self) -> None:
+        """Drop what was prepared, if anything was."""
+        async with self._changing:
+            prepared, self._prepared = self._prepared, None
+            if prepared is None:
+                return
+            if self._engine is None and self._recovering is None:
+                if prepared.recovering:
+                    self._recover(prepared.reason or "")
+                else:
+                    self._become(prepared.state, prepared.reason)
+        await prepared.engine.close()
+
+    async def unload(self, *, patient: bool = False) -> None:
+        """Finish the queue, and release the model. ``patient``: wait first for requests that are arriving for it."""
+        end = BACKOFF.now() + ARRIVAL_S
+        while patient and self._engine is not None and self._engine.batcher.is_arriving and BACKOFF.now() < end:
+            await asyncio.sleep(_LOOK_S)
         async with self._changing:
             self._stop_recovering()
             engine, self._engine = self._engine, None
+            prepared, self._prepared = self._prepared, None
             self._become("unloading")
-            if engine is not None:
-                await engine.close()
+            for one in (engine, prepared.engine if prepared else None):
+                if one is not None:
+                    await one.close()
             self.described = NOTHING_KNOWN
             self._become("unloaded", "it was unloaded")
-            log("info", "model_unloaded", model=self.name)
+            log("info", "model_unloaded", model=self.name, version=self.version)
 
     async def wait_idle(self) -> None:
         """Wait until every request has its answer."""
@@ -189,7 +250,8 @@ class ServedModel:
         self._ready_since = BACKOFF.now()
         self._become("ready")
         self._own_metrics.set_predictions(described.named_predictions)
-        log("info", "model_ready", model=self.name, buckets=described.buckets, alone=described.mixing)
+        told = {"version": self.version, "digest": self.digest}
+        log("info", "model_ready", model=self.name, **told, buckets=described.buckets, alone=described.mixing)
         return old
 
     def _not_loaded(self, failure: Failure, *, again: bool) -> None:
@@ -237,7 +299,7 @@ class ServedModel:
     async def _load_again(self, pause_s: float) -> None:
         await BACKOFF.wait(pause_s)
         async with self._changing:
-            made = await self._make_engine()
+            made = await self._make_engine(self.pinned)
             if not isinstance(made, Failure):
                 self._install(made)
                 return
@@ -250,16 +312,20 @@ class ServedModel:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
-    async def _make_engine(self) -> _Engine | Failure:
+    async def _make_engine(self, pinned: Pinned) -> _Engine | Failure:
         thread = ComputeThread(f"compute {self.name}")
         try:
-            loaded: LoadedModel = await thread.call(lambda: LoadedModel(self.path, self._settings))
-            return self._assemble(loaded, thread)
+            loaded: LoadedModel | Failure = await thread.call(lambda: _load(pinned, self._settings))
+            if isinstance(loaded, LoadedModel):
+                return self._assemble(loaded, thread)
+            thread.stop()
+            return loaded
         except Exception as error:
             thread.stop()
             if isinstance(error, DeviceError):
                 self._own_metrics.device_error()
-            return failure_of(error)
+            failure = failure_of(error)
+            return replace(failure, reason=pinned.name_source(failure.reason))
         except asyncio.CancelledError:
             thread.stop()
             raise
@@ -270,7 +336,13 @@ class ServedModel:
         limits = Limits(loaded.most_rows, waits[0], settings.max_queue, loaded.slice_rows, waits[1])
         shadow = Shadow(self.name, loaded.session, settings.shadow, self._own_metrics)
         batcher = Batcher(
-            self.name, loaded, thread, limits, self._metrics, on_lost=lambda error: self._drop_engine(loaded, error)
+            self.name,
+            loaded,
+            thread,
+            limits,
+            self._metrics,
+            on_lost=lambda error: self._drop_engine(loaded, error),
+            version=self.version,
         )
         checker = Checker(loaded.described, settings.max_tensor_elements)
         return _Engine(loaded, thread, batcher, checker, shadow)
@@ -285,3 +357,17 @@ class ServedModel:
     def _become(self, state: State, reason: str | None = None) -> None:
         self.state, self.reason = state, reason
         self._own_metrics.state(state)
+
+
+def _load(pinned: Pinned, settings: ServeSettings) -> LoadedModel | Failure:
+    """Load a content, if it is still what was pinned."""
+    changed = why_changed(pinned)
+    if changed is not None:
+        return Failure(changed)
+    loaded = LoadedModel(pinned.file, settings)
+    loaded.described = replace(loaded.described, digest=pinned.digest)
+    return loaded
+
+
+async def _nothing() -> None:
+    """Release nothing."""

@@ -17,11 +17,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trnrt.serve.hosting.golden import make_golden
 from trnrt.serve.hosting.metrics import ModelMetrics
 from trnrt.serve.processes.logs import log
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, changed_decisions, open_onnxruntime
+from trnrt.validate.golden import make_golden
 
 Array = NDArray[Any]
 WAITING = 8

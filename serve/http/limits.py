@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.answers import error_answer
+from trnrt.serve.http.origins import Origins
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log, request_id
 
@@ -35,8 +36,8 @@ WATCH_AFTER_S = 0.05
 GONE = 499
 """The status in log and metrics of a request whose client has gone; it is never sent."""
 
-_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 
@@ -65,7 +66,7 @@ class Tracked:
             return
         began = time.perf_counter()
         given = header(scope, b"x-request-id")
-        identity = given if given is not None and _SANE_ID.fullmatch(given) else self._new_id()
+        identity = given if given is not None and SANE_ID.fullmatch(given) else self._new_id()
         request_id.set(identity)
         method = scope["method"]
         # A HEAD is a GET without its body; the server's own scope keeps the method.
@@ -106,7 +107,7 @@ class Tracked:
         route = scope.get("route")
         path = getattr(route, "path", None) or "other"
         status = sender.status or GONE
-        self._metrics.request(path, method if method in _METHODS else "other", status, seconds)
+        self._metrics.request(path, method if method in METHODS else "other", status, seconds)
         error = {"error": sender.error} if sender.error else {}
         log("info", "request", method=method, path=scope["path"], status=status, ms=round(seconds * 1e3, 3), **error)
 
@@ -121,26 +122,29 @@ class _Sender:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
             headers = [*message.get("headers", ()), (b"x-request-id", self._identity)]
             if _NO_SNIFFING not in headers:
                 headers.append(_NO_SNIFFING)
-            message = {**message, "headers": headers}
-        elif not self._with_body and message["type"] == "http.response.body":
+            await self._send({**message, "headers": headers})
+            self.status = message["status"]  # the server may refuse to begin an answer
+            return
+        if not self._with_body and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)
 
 
 class Gate:
-    """Refuses requests during a shutdown, above the limit, without a key, or with a body that is too large."""
+    """Refuses requests of other sites, during a shutdown, above the limit, without a key, or with too large a body."""
 
     def __init__(self, app: ASGIApp, repository: Repository) -> None:
         self.app, self._admission = app, repository.admission
+        self._origins = Origins(repository.settings, repository.metrics.count_rejection)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        self._origins.check(scope)
         path = scope["path"]
         if not (path in HEALTH or path in OPEN or path.startswith(OPEN_FOLDER)):
             self._admission.check_key(_given_key(scope))

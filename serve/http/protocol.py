@@ -274,6 +274,7 @@ def render_infer(
     outputs: Mapping[str, Array],
     metas: Sequence[TensorMeta],
     parameters: Mapping[str, float | int | str | bool] | None = None,
+    version: str = "1",
 ) -> tuple[bytes, int | None]:
     """The body of an answer, and the length of its JSON if binary data follow, else None.
 
@@ -296,7 +297,7 @@ def render_infer(
                 way_out = "ask for binary data, or say what to send with the request's parameters.nan_policy"
                 raise TensorError(f"output {value_text(name)}: {error}; {way_out}") from None
         described.append(tensor)
-    answer: dict[str, Any] = {"model_name": model, "outputs": described}
+    answer: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
     if request.id is not None:
         answer["id"] = request.id
     if parameters:

@@ -85,15 +85,17 @@ def server_document(repository: Repository) -> dict[str, Any]:
         "max_body_mib": settings.max_body_mib,
         "draining": repository.draining,
     }
-    return {"server": server, "models": [_model(model) for model in repository.models.values()]}
+    return {"server": server, "models": [_model(key, model) for key, model in repository.models.items()]}
 
 
-def _model(model: Model) -> dict[str, Any]:
+def _model(key: str, model: Model) -> dict[str, Any]:
     ready = model.state == "ready"
     described = model.described if ready else NOTHING_KNOWN
     predicted = {str(rows): found for rows, found in sorted(described.predictions.items())}
     return {
-        "name": model.name,
+        "name": key,
+        "version": model.version,
+        "digest": model.digest,
         "state": model.state,
         "reason": model.reason,
         "inputs": [asdict(tensor) for tensor in described.inputs],

@@ -72,7 +72,7 @@ async def predict(request: Request) -> Response:
         "total_ms": round((time.perf_counter() - began) * 1e3, 3),
         "predicted_device_us": None if predicted is None else predicted.us,
     }
-    return JSONAnswer({"model": model.name, **predictions, "timing": times})
+    return JSONAnswer({"model": model.name, "version": model.version, **predictions, "timing": times})
 
 
 def _chosen_model(repository: Repository, request: Request) -> Model:
@@ -80,10 +80,13 @@ def _chosen_model(repository: Repository, request: Request) -> Model:
     named = request.query_params.getlist("model")
     if len(named) > 1:
         raise Problem(400, f"the query names {len(named)} models; it names one")
-    if not named and len(repository.models) != 1:
-        names = ", ".join(value_text(name) for name in repository.models) or "none"
-        raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {names}")
-    return repository.find(next(iter(named or repository.models)))
+    if named:
+        return repository.find(named[0])
+    names = list(dict.fromkeys(model.name for model in repository.models.values()))
+    if len(names) != 1:
+        known = ", ".join(map(value_text, names)) or "none"
+        raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {known}")
+    return repository.find(names[0])
 
 
 def _check_rows(model: Model, sent: Sent, choice: Choice) -> None:

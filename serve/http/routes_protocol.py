@@ -62,8 +62,8 @@ async def ready(request: Request) -> Response:
         raise Problem(503, "the server is shutting down")
     if not repository.ready:
         # The reasons are at the models' own paths: this one needs no key.
-        models = [repository.find(name) for name in repository.reasons]
-        waiting = [f"{value_text(model.name)} is {model.busy or model.state}" for model in models]
+        models = {key: repository.find(key) for key in repository.reasons}
+        waiting = [f"{value_text(key)} is {model.busy or model.state}" for key, model in models.items()]
         raise Problem(503, f"not ready: {', '.join(waiting) or 'other workers load their models'}")
     return JSONAnswer({"ready": True})
 
@@ -78,7 +78,8 @@ async def server_metadata(request: Request) -> Response:
 
 async def model_metadata(request: Request) -> Response:
     """A model's inputs and outputs."""
-    model = _find_model(request)
+    repository = repository_of(request)
+    model = repository.find_main(*_address(request))
     described = model.described
     if not described.inputs and not described.outputs:
         # Nothing is known of a model before it is loaded.
@@ -86,8 +87,9 @@ async def model_metadata(request: Request) -> Response:
     return JSONAnswer(
         {
             "name": model.name,
-            "versions": [model.version],
+            "versions": [one.version for one in repository.versions(model.name)] or [model.version],
             "platform": PLATFORM,
+            "digest": model.digest,
             "inputs": [describe(meta) for meta in described.inputs],
             "outputs": [describe(meta) for meta in described.outputs],
         }
@@ -96,7 +98,7 @@ async def model_metadata(request: Request) -> Response:
 
 async def model_ready(request: Request) -> Response:
     """Check that a model is ready; the error gives the reason if it isn't."""
-    model = _find_model(request)
+    model = repository_of(request).find_main(*_address(request))
     check_ready(model)
     if (busy := model.busy) is not None:
         raise Problem(503, f"model {value_text(model.name)} is not ready, but {busy}")
@@ -105,7 +107,7 @@ async def model_ready(request: Request) -> Response:
 
 async def infer(request: Request) -> Response:
     """Run a model."""
-    model = _find_model(request)
+    model = repository_of(request).find(*_address(request))
     check_ready(model)
     media_type(request, (JSON, BINARY))
     most_elements = repository_of(request).settings.max_tensor_elements
@@ -120,7 +122,7 @@ async def infer(request: Request) -> Response:
     inference = await model.infer(parsed.feeds, parsed.outputs, timeout_s=parsed.timeout_s)
     try:
         text, length = render_infer(
-            model.name, parsed, inference.outputs, inference.described.outputs, timing(inference)
+            model.name, parsed, inference.outputs, inference.described.outputs, timing(inference), model.version
         )
     except TensorError as error:
         raise Problem(500, str(error)) from None
@@ -129,9 +131,9 @@ async def infer(request: Request) -> Response:
     return Response(text, media_type=BINARY, headers={HEADER_LENGTH: str(length)})
 
 
-def _find_model(request: Request) -> Model:
-    """The model of a path. Problem(404) if there is none, or no such version of it."""
-    return repository_of(request).find(request.path_params["model"], request.path_params.get("version", ""))
+def _address(request: Request) -> tuple[str, str]:
+    """The model and the version that a path names."""
+    return request.path_params["model"], request.path_params.get("version", "")
 
 
 def check_ready(model: Model) -> None:

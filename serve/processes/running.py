@@ -6,23 +6,29 @@ import os
 from contextlib import suppress
 
 from trnrt.report.console import note, say
-from trnrt.serve.hosting.files import model_files
+from trnrt.serve.hosting.pins import Store
+from trnrt.serve.hosting.policies import chosen_sources, pin_sources
 from trnrt.serve.processes.links import Share
 from trnrt.serve.processes.listening import listen, url_of
 from trnrt.serve.processes.summary import SummaryRow, summary_text
-from trnrt.serve.settings import MULTIPROC, ServeSettings
+from trnrt.serve.settings import MULTIPROC, ServeSettings, is_loopback
 
 
 def serve(settings: ServeSettings) -> int:
     """Serve until a signal; the exit code. TrnrtError if it can't begin."""
-    files = model_files(settings)
+    sources, canaries = chosen_sources(settings)
     _check(settings)
     from trnrt.neuron.device import device_target
     from trnrt.nki.machine.targets import DEFAULT_TARGET, get_target
 
     listener = listen(settings.host, settings.port)
     url = url_of(listener)
-    say(f"listening on {url}; loading {', '.join(map(repr, files))}")
+    say(f"listening on {url}; loading {', '.join(repr(source.key) for source in sources)}")
+    store = Store.make()
+    catalog = pin_sources(sources, canaries, store)
+
+    if settings.admin and not (settings.api_keys or is_loopback(settings.host)):
+        note("--admin has no effect without API keys at an address that others reach: set TRNRT_API_KEYS")
 
     def print_summary(rows: list[SummaryRow]) -> None:
         with suppress(OSError):  # continue to serve when nobody reads the output any more
@@ -34,11 +40,18 @@ def serve(settings: ServeSettings) -> int:
     if settings.workers > 1:
         from trnrt.serve.processes.workers import Supervisor
 
-        return Supervisor(settings, files, listener, print_summary).run()
+        try:
+            return Supervisor(settings, catalog, store, listener, print_summary).run()
+        finally:
+            store.close()
     os.environ.pop(MULTIPROC, None)  # numbers that other processes left there would be added to ours
     from trnrt.serve.processes.worker import leave, run_worker
 
-    return leave(run_worker(Share(settings, files), listener, print_summary))
+    try:
+        code = run_worker(Share(settings, catalog, store.folder), listener, print_summary)
+    finally:
+        store.close()
+    return leave(code)
 
 
 def _check(settings: ServeSettings) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One model, and its predicted time on the device for each bucket."""
+    """One model, or one version of it (NAME@2), and its predicted time on the device for each bucket."""
 
     name: str
     state: str
@@ -25,8 +25,8 @@ class SummaryRow:
 def summary_rows(repository: Repository) -> list[SummaryRow]:
     """A row for each model."""
     return [
-        SummaryRow(model.name, model.state, model.reason, model.described.buckets, model.described.predictions)
-        for model in repository.models.values()
+        SummaryRow(key, model.state, model.reason, model.described.buckets, model.described.predictions)
+        for key, model in repository.models.items()
     ]
 
 

@@ -14,12 +14,15 @@ from typing import NoReturn
 
 import uvicorn
 import uvloop
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.pins import Store
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
+from trnrt.serve.http.connection import connection_class
+from trnrt.serve.http.connections import Connections, raise_file_limit
 from trnrt.serve.processes.links import Link, Share
 from trnrt.serve.processes.listening import BACKLOG
 from trnrt.serve.processes.logs import log, start_logging
@@ -32,8 +35,6 @@ SAMPLE_S = 5.0
 SWITCH_S = 0.0005
 """The longest time that a thread keeps the interpreter while another waits for it. With Python's own 5 ms, an event
 loop that is busy refusing requests delays a model's thread at each step of a batch."""
-KEEP_ALIVE_S = 75
-_CLOSE = (b"connection", b"close")
 
 
 class _Server(uvicorn.Server):
@@ -45,41 +46,19 @@ class _Server(uvicorn.Server):
         yield
 
 
-class Doorkeeper:
-    """Counts the requests that are being answered; closes connections when the server shuts down."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.pending_requests = 0
-        """Requests that came before ``leave`` and are not answered yet."""
-        self._leaving = False
-        self._empty = asyncio.Event()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def sender(message: Message) -> None:
-            if self._leaving and message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
-            await send(message)
-
-        if self._leaving:  # answered too, but ``leave`` does not wait for it
-            await self._app(scope, receive, sender)
-            return
-        self.pending_requests += 1
-        try:
-            await self._app(scope, receive, sender)
-        finally:
-            self.pending_requests -= 1
-            self._set_empty()
-
-    async def leave(self) -> None:
-        """Let every answer close its connection from now on; wait until all earlier requests are answered."""
-        self._leaving = True
-        self._set_empty()
-        await self._empty.wait()
-
-    def _set_empty(self) -> None:
-        if self._leaving and not self.pending_requests:
-            self._empty.set()
+def server_config(app: ASGIApp, connections: Connections) -> uvicorn.Config:
+    """The HTTP server's configuration; its own limits are those of ``connections``."""
+    return uvicorn.Config(
+        app,
+        http=connection_class(connections),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        backlog=BACKLOG,
+        proxy_headers=False,
+    )
 
 
 class Worker:
@@ -100,20 +79,9 @@ class Worker:
         its core any more, it ends by itself, with 1, so that another takes its place.
         """
         lost = self.repository.core_lost
-        keeper = Doorkeeper(make_app(self.repository))
-        config = uvicorn.Config(
-            keeper,
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            proxy_headers=False,
-        )
-        server = _Server(config)
+        raise_file_limit()
+        connections = Connections(self.settings, self.repository.metrics)
+        server = _Server(server_config(make_app(self.repository), connections))
         loading = asyncio.create_task(self._load())
         helpers = [loading, asyncio.create_task(self._sample())]
         ends = [asyncio.create_task(event.wait()) for event in (self._stopping, lost)]
@@ -127,12 +95,12 @@ class Worker:
             if serving.done():  # it ends by itself only if it fails
                 serving.result()
             if not lost.is_set():
-                return await self._leave(keeper, server, serving)
+                return await self._leave(connections, server, serving)
             self._core_lost()
             if self.settings.workers > 1:  # the others take the connections that wait
                 for door in getattr(server, "servers", ()):  # there are none before it has begun
                     door.close()
-            await self._leave(keeper, server, serving)
+            await self._leave(connections, server, serving)
             return 1
         finally:
             for task in [*ends, *helpers]:
@@ -142,15 +110,15 @@ class Worker:
         log("error", "core_lost", told="this process can't use its NeuronCore again: it ends, and frees it")
         return 1
 
-    async def _leave(self, keeper: Doorkeeper, server: _Server, serving: asyncio.Task[None]) -> int:
+    async def _leave(self, connections: Connections, server: _Server, serving: asyncio.Task[None]) -> int:
         """Become not ready, answer the accepted requests, close."""
         end = time.monotonic() + self.settings.drain_timeout
         self.repository.admission.draining = True
-        log("info", "draining", accepted=keeper.pending_requests)
-        leaving = asyncio.create_task(self._empty(keeper))
+        log("info", "draining", accepted=connections.pending)
+        leaving = asyncio.create_task(self._empty(connections))
         drained = await self._wait_until(leaving, end)
         if not drained:
-            log("error", "drain_timeout", unanswered=keeper.pending_requests, seconds=self.settings.drain_timeout)
+            log("error", "drain_timeout", unanswered=connections.pending, seconds=self.settings.drain_timeout)
             leaving.cancel()
             server.force_exit = True
         server.should_exit = True
@@ -161,8 +129,8 @@ class Worker:
         log("info", "stopped", clean=drained)
         return 0 if drained else 1
 
-    async def _empty(self, keeper: Doorkeeper) -> None:
-        await asyncio.gather(keeper.leave(), self.repository.drain(), asyncio.sleep(LINGER_S))
+    async def _empty(self, connections: Connections) -> None:
+        await asyncio.gather(connections.empty(), self.repository.drain(), asyncio.sleep(LINGER_S))
 
     async def _wait_until(self, task: asyncio.Task[None], end: float) -> bool:
         """True if the task is done by then; a second ``stop`` ends the wait, too."""
@@ -206,7 +174,8 @@ def leave(code: int) -> NoReturn:
 
 
 async def _serve(share: Share, listener: socket.socket, on_loaded: OnLoaded) -> int:
-    repository = Repository(share.settings, Metrics(share.number), files=share.files, unloaded=share.unloaded)
+    metrics, store = Metrics(share.number), Store(share.store)
+    repository = Repository(share.settings, metrics, catalog=share.catalog, store=store)
     worker = Worker(repository, on_loaded)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, worker.stop)

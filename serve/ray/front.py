@@ -16,12 +16,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ray import serve
 from ray.exceptions import RayError
+from trnrt.serve.hosting.catalog import ONLY_VERSION, Catalog, Pinned
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.app import make_app
 from trnrt.serve.processes.logs import log, start_logging
-from trnrt.serve.processes.worker import LINGER_S, Doorkeeper
+from trnrt.serve.processes.worker import LINGER_S
+from trnrt.serve.ray.doorkeeper import Doorkeeper
 from trnrt.serve.ray.messages import Whereabouts
 from trnrt.serve.ray.models import RayModel
 from trnrt.serve.ray.proxy import BODY
@@ -112,10 +114,11 @@ class RayRepository(Repository):
 
     def __init__(self, settings: ServeSettings, metrics: RayMetrics, sources: Mapping[str, tuple[Any, str]]) -> None:
         self._sources = sources
-        super().__init__(settings, metrics, files={name: Path(name) for name in sources})
+        pinned = {name: Pinned(name, ONLY_VERSION, Path(name), Path(name)) for name in sources}
+        super().__init__(settings, metrics, catalog=Catalog(pinned))
 
-    def _make_model(self, name: str, path: Path) -> Model:
-        return RayModel(name, self.settings, self.metrics, self._sources[name])
+    def _make_model(self, pinned: Pinned) -> Model:
+        return RayModel(pinned.name, self.settings, self.metrics, self._sources[pinned.name])
 
 
 class RayMetrics(Metrics):

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from ray.exceptions import ObjectLostError, RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from trnrt.serve.hosting.batching import Inference
+from trnrt.serve.hosting.catalog import ONLY_VERSION
 from trnrt.serve.hosting.description import NOTHING_KNOWN, Description
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.hosting.models import ONLY_VERSION
 from trnrt.serve.http.checking import Checker, check_outputs
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log, request_id
@@ -51,6 +51,11 @@ class RayModel:
         self.described = NOTHING_KNOWN
         self._checker: Checker | None = None
         self._own_metrics.state(self.state)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the content that was deployed."""
+        return str(self._version)
 
     @property
     def state(self) -> str:
@@ -87,7 +92,7 @@ class RayModel:
         with self._count_waiting():
             try:
                 async with asyncio.timeout(limit):
-                    answer = await self._answer(Ask(feeds, described.version, request_id.get()))
+                    answer = await self._answer(Ask(feeds, described.digest, request_id.get()))
             except TimeoutError:
                 self._metrics.count_rejection("timeout")
                 raise Problem(504, f"no answer within {limit:g} s, the limit for this request") from None
@@ -102,10 +107,10 @@ class RayModel:
 
     async def load(self) -> str | None:
         """Wait for a replica of this front's version: one of the old version may answer first."""
-        while self.described.version != self._version:
+        while self.described.digest != self._version:
             with suppress(*_GONE):  # an old replica ended while it was asked
                 described: Description = await self._handle.describe.remote()
-                if described.version == self._version:
+                if described.digest == self._version:
                     self.described = described
                     break
             await asyncio.sleep(PAUSE_S)
@@ -114,7 +119,7 @@ class RayModel:
         log("info", "model_ready", model=self.name, version=self._version)
         return None
 
-    async def unload(self) -> None:
+    async def unload(self, *, patient: bool = False) -> None:
         """Ray's replicas stay until their application ends."""
 
     async def wait_idle(self) -> None:

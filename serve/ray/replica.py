@@ -21,13 +21,13 @@ from ray import serve
 from trnrt.errors import BackendError, CoresTakenError, DeviceError, ModelFileError, TrnrtError
 from trnrt.neuron.cores import VISIBLE, Lease
 from trnrt.serve.hosting.batching import Inference, Member, compute_batch, logged_problem
+from trnrt.serve.hosting.contents import digest_of
 from trnrt.serve.hosting.description import Description
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.shadow import Shadow
 from trnrt.serve.hosting.threads import ComputeThread
-from trnrt.serve.hosting.versions import version_of
 from trnrt.serve.http.checking import Checker
 from trnrt.serve.http.problems import Problem, error_text
 from trnrt.serve.processes.logs import log, start_logging
@@ -52,7 +52,7 @@ class ModelReplica:
         except TrnrtError as error:  # as text: Ray shows it to the operator, and some errors don't survive a pickle
             log("error", "model_failed", reason=error_text(error))
             raise RuntimeError(f"the model {share.name!r} can't be loaded: {error_text(error)}") from None
-        self._described: Description = replace(self._loaded.described, version=share.version)
+        self._described: Description = replace(self._loaded.described, digest=share.version)
         self._checker = Checker(self._described, settings.max_tensor_elements)
         self._shadow = Shadow(share.name, self._loaded.session, settings.shadow, self._own_metrics)
         self._batched = self._batcher(settings.max_delay_ms / 1e3)
@@ -80,7 +80,7 @@ class ModelReplica:
             return outcome
         outcome = with_length(outcome, fitted, self._own_metrics)
         self._shadow.offer(ask.feeds, outcome.outputs)
-        return outcome if ask.version == self._described.version else replace(outcome, described=self._described)
+        return outcome if ask.version == self._described.digest else replace(outcome, described=self._described)
 
     async def describe(self) -> Description:
         """The model's description."""
@@ -164,7 +164,7 @@ def whereabouts() -> Whereabouts:
 def _load(share: Share) -> LoadedModel:
     """The model, from the first of its paths with the deployed version; TrnrtError if there is none."""
     lease_when_free(lambda: lease_for(share.settings))
-    path = next((path for path in share.paths if path.is_file() and version_of(path) == share.version), None)
+    path = next((path for path in share.paths if path.is_file() and digest_of(path) == share.version), None)
     if path is None:
         raise ModelFileError(_missing(share.paths), hint="every node that may run a replica needs the very same file")
     return LoadedModel(path, share.settings)

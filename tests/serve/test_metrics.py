@@ -85,10 +85,17 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     }
     found = samples(page.decode())
     assert found["trnrt_requests_total[('code', '200'), ('method', 'POST'), ('path', '/predict')]"] == 1
-    assert found["trnrt_predicted_device_busy_seconds_total[('model', 'm')]"] == 25e-6
-    assert found["trnrt_sequence_places_total[('kind', 'given'), ('model', 'm')]"] == 10
-    assert found["trnrt_sequence_places_total[('kind', 'padding'), ('model', 'm')]"] == 6
-    assert [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}')]"] for s in STATES] == [1, 0, 0, 0, 0, 0]
+    assert found["trnrt_predicted_device_busy_seconds_total[('model', 'm'), ('version', '1')]"] == 25e-6
+    assert found["trnrt_sequence_places_total[('kind', 'given'), ('model', 'm'), ('version', '1')]"] == 10
+    assert found["trnrt_sequence_places_total[('kind', 'padding'), ('model', 'm'), ('version', '1')]"] == 6
+    assert [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}'), ('version', '1')]"] for s in STATES] == [
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
     assert found["trnrt_resident_bytes[('worker', '0')]"] > 1e6
 
 
@@ -98,11 +105,11 @@ def test_an_inference_is_counted_once_everywhere(tmp_path: Path) -> None:
         await model.infer({"x": numbers(3, 4)})
         found = samples(model._metrics.render()[0].decode())
         for name in ("queue_seconds", "compute_seconds", "inference_seconds", "batch_rows"):
-            assert found[f"trnrt_{name}_count[('model', 'relu')]"] == 1
-        assert found["trnrt_batch_rows_sum[('model', 'relu')]"] == 3
-        assert found["trnrt_pending_requests[('model', 'relu')]"] == 0
-        busy = found["trnrt_predicted_device_busy_seconds_total[('model', 'relu')]"]
-        assert busy == found["trnrt_predicted_device_seconds[('bucket', '4'), ('model', 'relu')]"] > 0
+            assert found[f"trnrt_{name}_count[('model', 'relu'), ('version', '1')]"] == 1
+        assert found["trnrt_batch_rows_sum[('model', 'relu'), ('version', '1')]"] == 3
+        assert found["trnrt_pending_requests[('model', 'relu'), ('version', '1')]"] == 0
+        busy = found["trnrt_predicted_device_busy_seconds_total[('model', 'relu'), ('version', '1')]"]
+        assert busy == found["trnrt_predicted_device_seconds[('bucket', '4'), ('model', 'relu'), ('version', '1')]"] > 0
 
     run(work())
 
@@ -129,14 +136,14 @@ def test_several_workers_are_one_page_and_a_dead_ones_state_is_gone(tmp_path: Pa
         pids = [worker.stdout.readline().strip() for worker in workers if worker.stdout]
         both = rendered()
         assert both["trnrt_rejected_total[('reason', 'queue')]"] == 2
-        assert both["trnrt_model_state[('model', 'm'), ('state', 'ready')]"] == 2
-        assert both["trnrt_pending_requests[('model', 'm')]"] == 4
-        assert both["trnrt_batch_rows_sum[('model', 'm')]"] == 7
+        assert both["trnrt_model_state[('model', 'm'), ('state', 'ready'), ('version', '1')]"] == 2
+        assert both["trnrt_pending_requests[('model', 'm'), ('version', '1')]"] == 4
+        assert both["trnrt_batch_rows_sum[('model', 'm'), ('version', '1')]"] == 7
         assert both["trnrt_resident_bytes[('worker', '0')]"] > 1e6 < both["trnrt_resident_bytes[('worker', '1')]"]
         one = rendered(pids[1])
         assert one["trnrt_rejected_total[('reason', 'queue')]"] == 2
-        assert one["trnrt_model_state[('model', 'm'), ('state', 'ready')]"] == 1
-        assert one["trnrt_pending_requests[('model', 'm')]"] == 2
+        assert one["trnrt_model_state[('model', 'm'), ('state', 'ready'), ('version', '1')]"] == 1
+        assert one["trnrt_pending_requests[('model', 'm'), ('version', '1')]"] == 2
         assert "trnrt_resident_bytes[('worker', '1')]" not in one
     finally:
         for worker in workers:

@@ -31,7 +31,7 @@ async def ask(batcher: Batcher, x: Array, kind: object = (), timeout_s: float = 
 
 
 def dropped(metrics: Metrics, model: str) -> float | None:
-    return metrics._registry.get_sample_value("trnrt_dropped_rows_total", {"model": model})
+    return metrics._registry.get_sample_value("trnrt_dropped_rows_total", {"model": model, "version": "1"})
 
 
 def played(
@@ -280,6 +280,6 @@ def test_all_sizes_at_random_all_end_as_they_must() -> None:
         assert {"Inference", "Problem", "CancelledError"} <= set(names) and names.count("Inference") > 100
         assert batcher.waiting == 0 and batcher._queue.slices == 0
         page = batcher._all_metrics.render()[0].decode()
-        assert 'trnrt_pending_requests{model="doubling"} 0.0' in page
+        assert 'trnrt_pending_requests{model="doubling",version="1"} 0.0' in page
 
     run(work())

@@ -5,10 +5,20 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engines import RELU, save
 from serving import ServerProcess, events, fetch, metric, ready_workers, server_process, until, workers
+
+from trnrt.serve.hosting.catalog import Catalog, Change, Pinned
+from trnrt.serve.hosting.files import Source
+from trnrt.serve.hosting.pins import Store
+from trnrt.serve.processes.workers import Supervisor, _Child
+from trnrt.serve.settings import MULTIPROC, ServeSettings
+
+NEG = RELU.replace("Relu", "Neg")
+INFER = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [-1, -1, -1, -1]}]}
 
 
 @pytest.fixture
@@ -57,6 +67,142 @@ def test_an_action_that_fails_says_why_and_one_added_later_reaches_all(tmp_path:
         assert fetch("POST", f"{server.url}/v2/repository/models/three/load").status_code == 200
         assert ready_workers(server, "three") == 2
         assert {index(server)["three"] for _ in range(10)} == {"READY"}
+
+
+def answers(server: ServerProcess, model: str = "one", count: int = 12) -> set[str]:
+    """What a model does, as the workers say that happen to answer, each on a connection of its own."""
+    found = [fetch("POST", f"{server.url}/v2/models/{model}/infer", json=INFER) for _ in range(count)]
+    return {{0.0: "relu", 1.0: "neg"}[answer.json()["outputs"][0]["data"][0]] for answer in found}
+
+
+def replace_worker(server: ServerProcess, model: str = "one") -> None:
+    """Kill one of two workers, and wait until its successor serves."""
+    before = workers(server)
+    os.kill(before[0], signal.SIGKILL)
+    until(lambda: workers(server)[0] != before[0] and ready_workers(server, model) == 2)
+
+
+def test_a_successor_serves_the_content_that_the_others_serve(tmp_path: Path, models: Path) -> None:
+    """Whatever lies in the folder by then; a changed file is served by all as soon as it is loaded, or by none."""
+    cache = {"TRNRT_CACHE": str(tmp_path / "cache")}
+    files = ("--model-dir", str(models), "--workers", "2", "--admin", "--max-batch", "1")
+    with server_process(tmp_path, *files, env=cache) as server:
+        until(lambda: ready_workers(server, "one") == 2)
+        save(models, "one", NEG)
+        replace_worker(server)
+        assert answers(server) == {"relu"}, "the file changed, and nobody loaded it"
+        (models / "one.onnx").write_bytes(b"half a mod")
+        failed = fetch("POST", f"{server.url}/v2/repository/models/one/load")
+        assert failed.status_code == 400 and "ONNX" in failed.json()["error"]
+        replace_worker(server)
+        assert answers(server) == {"relu"}
+        save(models, "one", NEG)
+        assert fetch("POST", f"{server.url}/v2/repository/models/one/load").status_code == 200
+        assert answers(server) == {"neg"}, "all workers at once"
+        (models / "one.onnx").unlink()
+        replace_worker(server)
+        assert answers(server) == {"neg"}
+        assert len(list((tmp_path / "cache" / "serving").glob("*/*/*.onnx"))) == 2
+        assert server.stop() == 0
+    assert [file.name for file in (tmp_path / "cache" / "serving").iterdir()] == ["lock"]
+
+
+def test_versions_and_canaries_are_the_same_on_all_workers(tmp_path: Path) -> None:
+    for number, graph in (("1", RELU), ("2", NEG)):
+        (tmp_path / "models" / "one" / number).mkdir(parents=True)
+        save(tmp_path / "models" / "one" / number, "model", graph)
+    files = ("--model-dir", str(tmp_path / "models"), "--workers", "2", "--admin", "--max-batch", "1")
+    with server_process(tmp_path, *files, "--canary", "2=100%") as server:
+        until(lambda: ready_workers(server, "one") == 2)
+        assert answers(server) == {"neg"}
+        back = fetch("POST", f"{server.url}/v2/repository/models/one/canary", json={"version": "2", "share": 0})
+        assert back.status_code == 200
+        assert answers(server) == {"relu"}
+        replace_worker(server)
+        assert answers(server) == {"relu"} and answers(server, "one@2") == {"neg"}
+        assert fetch("POST", f"{server.url}/v2/repository/models/one@1/unload").status_code == 200
+        assert answers(server) == {"neg"}
+        assert server.stop() == 0
+
+
+class Recording:
+    """Our end of a worker's pipe."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, message: Any) -> None:
+        """Keep it."""
+        self.sent.append(message)
+
+    def close(self) -> None:
+        """The worker has ended."""
+
+
+def supervisor_of(tmp_path: Path, count: int) -> tuple[Supervisor, list[Any], Pinned]:
+    """A supervisor of workers that only listen, their pipes, and the only model that it serves."""
+    path = save(tmp_path, "one", RELU)
+    store = Store.make()
+    pinned = store.pin(Source("one", "1", path))
+    listener: Any = None
+    supervisor = Supervisor(ServeSettings(workers=count), Catalog({"one": pinned}), store, listener, lambda _rows: None)
+    pipes: list[Any] = [Recording() for _ in range(count)]
+    process: Any = None
+    supervisor._children = {number: _Child(number, process, pipe) for number, pipe in enumerate(pipes)}
+    return supervisor, pipes, pinned
+
+
+def test_a_change_is_made_by_all_workers_or_by_none(tmp_path: Path) -> None:
+    supervisor, pipes, old = supervisor_of(tmp_path, 2)
+    first, second = supervisor._children.values()
+    new, other = (supervisor._store.pin(Source("one", "1", save(tmp_path, "one", NEG))) for _ in range(2))
+    changes = [Change("one", load=(new,)), Change("one", load=(other,))]
+    for token, change in enumerate(changes):
+        supervisor._ask(first, token, change)
+    assert [pipe.sent for pipe in pipes] == [[("do", 1, "prepare", changes[0])]] * 2, "one change after the other"
+    supervisor._settle(first, None)
+    supervisor._settle(second, "no room")
+    assert [pipe.sent[-1] for pipe in pipes] == [("do", 2, "abort", changes[0])] * 2
+    assert supervisor._catalog.pinned["one"] is old, "a successor serves what the others serve"
+    supervisor._settle(first, None)
+    supervisor._settle(second, None)
+    assert pipes[0].sent[-2:] == [("answer", 0, "no room"), ("do", 3, "prepare", changes[1])]
+    assert not new.file.exists() and old.file.exists()
+    for child in (first, second):
+        supervisor._settle(child, None)
+    assert [pipe.sent[-1] for pipe in pipes] == [("do", 4, "commit", changes[1])] * 2
+    assert supervisor._catalog.pinned["one"] is other and old.file.exists(), "one may still load it"
+    for child in (first, second):
+        supervisor._settle(child, None)
+    assert pipes[0].sent[-1] == ("answer", 1, None)
+    assert other.file.exists() and not old.file.exists()
+    supervisor._store.close()
+
+
+def test_a_worker_that_ends_while_it_loads_fails_the_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MULTIPROC, str(tmp_path))
+    supervisor, pipes, old = supervisor_of(tmp_path, 2)
+    first, second = supervisor._children.values()
+    new = supervisor._store.pin(Source("one", "1", save(tmp_path, "one", NEG)))
+    supervisor._ask(first, 0, Change("one", load=(new,)))
+    process: Any = Ended()
+    second.process = process
+    supervisor._bury(second)
+    supervisor._settle(first, None)
+    assert pipes[0].sent[-1][2] == "abort"
+    supervisor._settle(first, None)
+    assert pipes[0].sent[-1] == ("answer", 0, "a worker ended while it loaded it")
+    assert supervisor._catalog.pinned["one"] is old and not new.file.exists()
+    supervisor._store.close()
+
+
+class Ended:
+    """A process that was killed."""
+
+    pid, exitcode = 0, -signal.SIGKILL
+
+    def join(self) -> None:
+        """It has ended."""
 
 
 def test_when_the_supervisor_is_killed_its_workers_go_too(tmp_path: Path, models: Path) -> None:

@@ -58,7 +58,28 @@ class Serving:
     models: Annotated[list[Path] | None, argument(metavar="MODELS", help="The models, .onnx files.")] = None
     config: Path | None = flag("Options", "--config", metavar="FILE", help="A TOML file of these settings.")
     model_dir: Path | None = flag(
-        "Options", "--model-dir", metavar="DIR", help="Also serve every .onnx file of this folder."
+        "Options",
+        "--model-dir",
+        metavar="DIR",
+        help="Also serve every .onnx file of this folder, and every NAME/VERSION/model.onnx.",
+    )
+    follow_links: bool | None = flag(
+        "Options",
+        "--follow-links/--no-follow-links",
+        help="Serve files outside --model-dir that links in it lead to.",
+    )
+    versions: str | None = flag(
+        "Options",
+        "--versions",
+        metavar="[latest|all|2,3]",
+        show_default="latest",
+        help="The versions to serve of each model that is a folder of versions.",
+    )
+    canary: list[str] | None = flag(
+        "Options",
+        "--canary",
+        metavar="[NAME:]2=10%",
+        help="Give a version a share of its model's requests; the highest other version has the rest. Repeatable.",
     )
     host: str | None = flag(
         "Options", "--host", metavar="ADDRESS", show_default="127.0.0.1", help="The address to listen on."
@@ -162,6 +183,68 @@ class Serving:
         metavar="SECONDS",
         show_default="30.0",
         help="How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
+    )
+    max_connections: int | None = flag(
+        "Connections",
+        "--max-connections",
+        metavar="N",
+        show_default="1024",
+        help="Open connections of a worker; beyond them only health is answered.",
+    )
+    max_header_bytes: int | None = flag(
+        "Connections",
+        "--max-header-bytes",
+        metavar="BYTES",
+        show_default="32768",
+        help="The largest request line and headers together, bytes (431; 414 for the target alone).",
+    )
+    max_headers: int | None = flag(
+        "Connections",
+        "--max-headers",
+        metavar="N",
+        show_default="100",
+        help="The most header fields of a request, and the most trailer fields (431).",
+    )
+    max_buffered_mib: int | None = flag(
+        "Connections",
+        "--max-buffered-mib",
+        metavar="MIB",
+        show_default="256",
+        help="Answers that a worker holds for clients that read slowly, MiB together; more are refused with 503.",
+    )
+    header_timeout: float | None = flag(
+        "Connections",
+        "--header-timeout",
+        metavar="SECONDS",
+        show_default="10.0",
+        help="How long a request's head may take, and a new connection until it begins, seconds (408).",
+    )
+    body_timeout: float | None = flag(
+        "Connections",
+        "--body-timeout",
+        metavar="SECONDS",
+        show_default="20.0",
+        help="How long a body may pause, seconds (408); after this time it needs 1024 bytes a second.",
+    )
+    write_timeout: float | None = flag(
+        "Connections",
+        "--write-timeout",
+        metavar="SECONDS",
+        show_default="30.0",
+        help="How long a client may not read its answer, seconds; then its connection is closed.",
+    )
+    keep_alive_timeout: float | None = flag(
+        "Connections",
+        "--keep-alive-timeout",
+        metavar="SECONDS",
+        show_default="75.0",
+        help="How long a connection stays open without a request, seconds.",
+    )
+    allowed_host: list[str] | None = flag(
+        "Connections",
+        "--allowed-host",
+        metavar="HOST[:PORT]",
+        help="A name that clients and web pages may use for this server, as behind a proxy; * allows any.",
     )
     insecure: bool | None = flag(
         "Options", "--insecure/--no-insecure", help="Allow addresses beyond this machine without API keys."
