@@ -21,7 +21,7 @@ from trnrt.nki.machine.timing import Range
 from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
-REASONS = ("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key")
+REASONS = ("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "reader", "key")
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ERRORS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10)

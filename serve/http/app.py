@@ -14,6 +14,7 @@ from trnrt import __version__
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http import routes_pages, schemas
 from trnrt.serve.http.answers import error_answer
+from trnrt.serve.http.converting import Converter
 from trnrt.serve.http.limits import Deadline, Gate, Tracked
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes_operating import add_operating
@@ -53,6 +54,7 @@ def make_app(repository: Repository) -> FastAPI:
         middleware=[Middleware(layer, repository=repository) for layer in (Tracked, Gate, Deadline)],
     )
     app.state.repository = repository
+    app.state.converter = Converter(repository.settings, repository.metrics)
     add_protocol(app)
     add_predict(app)
     add_operating(app)

@@ -11,6 +11,7 @@ from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
+from trnrt.serve.http.bodies import read_body
 from trnrt.serve.http.limits import header
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import (
@@ -20,10 +21,9 @@ from trnrt.serve.http.protocol import (
     RequestError,
     describe,
     header_length,
-    parse_infer,
-    render_infer,
 )
-from trnrt.serve.http.routes import add_route, media_type, repository_of
+from trnrt.serve.http.routes import add_route, converter_of, media_type, repository_of
+from trnrt.serve.http.sending import make_answer
 from trnrt.serve.http.tensors import TensorError, value_text
 
 PLATFORM = "trnrt_onnx"
@@ -105,25 +105,24 @@ async def infer(request: Request) -> Response:
     model = _find_model(request)
     check_ready(model)
     media_type(request, (JSON, BINARY))
-    most_elements = repository_of(request).settings.max_tensor_elements
+    converter = converter_of(request)
     with model.arriving():
-        body = await request.body()
-        model.admit()
         try:
-            length = header_length(header(request.scope, _HEADER_LENGTH), len(body))
-            parsed = parse_infer(body, length, model.described, most_elements)
+            length = header_length(header(request.scope, _HEADER_LENGTH))
+            body = await read_body(request, converter.check_json if length is None else None, length or 0)
+            model.admit()
+            parsed = await converter.read_infer(body, length, model.described)
         except RequestError as error:
             raise Problem(400, str(error)) from None
     inference = await model.infer(parsed.feeds, parsed.outputs)
     try:
-        text, length = render_infer(
-            model.name, parsed, inference.outputs, inference.described.outputs, timing(inference)
-        )
+        parts, size = await converter.write_infer(model.name, parsed, inference, timing(inference))
     except TensorError as error:
         raise Problem(500, str(error)) from None
-    if length is None:
-        return Response(text, media_type=JSON)
-    return Response(text, media_type=BINARY, headers={HEADER_LENGTH: str(length)})
+    accepted = header(request.scope, b"accept-encoding")
+    if size is None:
+        return make_answer(parts, JSON, accepted)
+    return make_answer(parts, BINARY, accepted, {HEADER_LENGTH: str(size)})
 
 
 def _find_model(request: Request) -> Model:
