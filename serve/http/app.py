@@ -31,13 +31,17 @@ class Application(FastAPI):
     """FastAPI with the schemas of ``schemas``."""
 
     def openapi(self) -> dict[str, Any]:
-        """The content of /openapi.json."""
+        """The content of /openapi.json, for the models that there are now."""
         described = super().openapi()
         components = described.setdefault("components", {})
         components.setdefault("schemas", {}).update(schemas.SCHEMAS)
         components["securitySchemes"] = schemas.KEYS
         # Any of them, or none: the operator decides if there are keys.
         described["security"] = [{}, *({name: []} for name in schemas.KEYS)]
+        repository: Repository = self.state.repository
+        # This page needs no key: on a server with keys it doesn't name the models.
+        names = () if repository.settings.api_keys else tuple(repository.models)
+        schemas.describe_choice(described, names, required=len(repository.models) != 1)
         return described
 
 
