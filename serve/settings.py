@@ -98,6 +98,7 @@ class ServeSettings(Readers, BaseSettings):
     max_rows: int = Field(default=1024, ge=1)
     max_concurrency: int = Field(default=512, ge=1)
     max_body_mib: int = Field(default=64, ge=1, le=2048)
+    max_json_mib: int = Field(default=16, ge=1, le=2048)
     max_tensor_elements: int = Field(default=1 << 24, ge=1)
     request_timeout: float = Field(default=30.0, gt=0, le=3600)
     drain_timeout: float = Field(default=30.0, ge=0, le=3600)

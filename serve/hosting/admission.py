@@ -79,10 +79,14 @@ class Admission:
         """Count ``more`` bytes of a body. Problem(413) if it is too large, 503 if all of them together are."""
         body.size += more
         self.held += more
-        if body.size > self.largest_body:
-            raise self.too_large()
+        self.check_size(body.size)
         if self.held > LARGEST_BODIES * self.largest_body:
             self._refuse("concurrency", f"the bodies of the requests that it answers take {self.held} bytes already")
+
+    def check_size(self, size: int) -> None:
+        """Problem(413) if a body of so many bytes is too large."""
+        if size > self.largest_body:
+            raise self.too_large()
 
     def too_large(self) -> Problem:
         """The refusal of a body over the limit; counted."""

@@ -27,7 +27,7 @@ from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
 REASONS = (
-    *("queue", "wait", "rows", "concurrency", "draining", "not_ready", "device", "timeout", "body"),
+    *("queue", "wait", "rows", "concurrency", "draining", "not_ready", "device", "timeout", "body", "reader"),
     *("key", "key_limit", "key_slowed"),
     *("malformed", "headers", "slow", "connections", "buffers", "host", "origin"),
 )
@@ -266,7 +266,7 @@ def mark_worker_dead(pid: int) -> None:
     mark_process_dead(pid)  # type: ignore[no-untyped-call]
     folder = Path(os.environ[MULTIPROC])
     with _lock_files(folder, fcntl.LOCK_EX):
-        for kind in ("counter", "histogram"):
+        for kind in ("counter", "histogram", "summary"):
             file = folder / f"{kind}_{pid}.db"
             with suppress(FileNotFoundError, RuntimeError):  # it counted nothing, or was killed while it wrote
                 _add_numbers(list(MmapedDict.read_all_values_from_file(file)), folder / f"{kind}_dead.db")  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from trnrt import __version__
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http import routes_pages, schemas
 from trnrt.serve.http.answers import error_answer
+from trnrt.serve.http.converting import Converter
 from trnrt.serve.http.limits import Deadline, Gate, Tracked
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes_operating import add_operating
@@ -33,13 +34,17 @@ class Application(FastAPI):
     """FastAPI with the schemas of ``schemas``."""
 
     def openapi(self) -> dict[str, Any]:
-        """The content of /openapi.json."""
+        """The content of /openapi.json, for the models that there are now."""
         described = super().openapi()
         components = described.setdefault("components", {})
         components.setdefault("schemas", {}).update(schemas.SCHEMAS)
         components["securitySchemes"] = schemas.KEYS
         # Any of them, or none: the operator decides if there are keys.
         described["security"] = [{}, *({name: []} for name in schemas.KEYS)]
+        repository: Repository = self.state.repository
+        # This page needs no key: on a server with keys it doesn't name the models.
+        names = () if repository.settings.has_keys else tuple(repository.models)
+        schemas.describe_choice(described, names, required=len(repository.models) != 1)
         return described
 
 
@@ -56,6 +61,7 @@ def make_app(repository: Repository) -> FastAPI:
         middleware=[Middleware(layer, repository=repository) for layer in (Tracked, Gate, Deadline)],
     )
     app.state.repository = repository
+    app.state.converter = Converter(repository.settings, repository.metrics)
     add_infer(app)
     add_triton(app)
     add_protocol(app)

@@ -8,11 +8,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trnrt.serve.hosting.description import TensorMeta
-from trnrt.serve.http.protocol import RequestError, names_text, output_datatype
+from trnrt.serve.hosting.description import Description, TensorMeta
+from trnrt.serve.http.predicting import feeds_of, outputs_by_row
+from trnrt.serve.http.protocol import RequestError, dumps, loads, names_text, output_datatype
 from trnrt.serve.http.tensors import TensorError, check_shape, datatype_of, from_json, to_json, value_text
 
 Array = NDArray[Any]
+_FORMS = '{"instances": [a row, ...]} or {"inputs": {the name of an input: its rows}}'
+
+
+def feeds_of_v1(body: bytes | memoryview, described: Description, most_elements: int) -> tuple[dict[str, Array], bool]:
+    """The inputs in a body of version 1, and whether they came as columns.
+
+    Raises:
+        RequestError: names the place, what was expected and what was given
+        Problem: 413 for too many rows
+    """
+    given = loads(body)
+    if type(given) is not dict or ("instances" in given) == ("inputs" in given):
+        found = f"has {names_text(sorted(given))}" if type(given) is dict else f"is {value_text(given)}"
+        raise RequestError(f"the body {found}; it is {_FORMS}")
+    if "signature_name" in given:
+        raise RequestError("the body has a signature_name; an ONNX model has no signatures, leave it out")
+    if isinstance(given.get("inputs"), dict):
+        return feeds_of_columns(given["inputs"], described.inputs, most_elements), True
+    if described.batch is None:
+        raise RequestError("the inputs of this model have no rows; send them as inputs, by name, instead")
+    rows = given["instances"] if "instances" in given else given["inputs"]
+    described.check_rows(len(rows) if isinstance(rows, list) else 0)
+    return feeds_of(rows, described.inputs, most_elements), False
+
+
+def outputs_of_v1(outputs: Mapping[str, Array], described: Description, rows: int, by_column: bool) -> bytes:
+    """The answer of version 1 as JSON. TensorError for an output that JSON can't hold."""
+    metas = described.outputs
+    found = columns_of(outputs, metas) if by_column else outputs_by_row(outputs, metas, rows)
+    return dumps({"outputs" if by_column else "predictions": found})
 
 
 def feeds_of_columns(given: Mapping[str, Any], inputs: Sequence[TensorMeta], most_elements: int) -> dict[str, Array]:

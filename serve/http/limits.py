@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trnrt.serve.hosting.clients import EVERYBODY, current_client
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.answers import error_answer
+from trnrt.serve.http.inflating import Inflating, encoding_of
 from trnrt.serve.http.origins import Origins
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log, request_id
@@ -186,12 +187,16 @@ class Gate:
         if not (path in HEALTH or path in OPEN or path.startswith(OPEN_FOLDER)):
             client = scope.get("client")
             self._admission.check_key(_given_key(scope), client[0] if client else "")
-        self._check_body(scope)
+        encoding = self._check_body(scope)
         if path in HEALTH or path == METRICS:
             # They must always answer; they read no body.
             await self.app(scope, receive, send)
             return
         with self._admission.enter() as body:
+            if encoding is not None:
+                inflating = Inflating(receive, encoding, body.count, self._admission.check_size)
+                await self.app(scope, inflating, send)
+                return
 
             async def receive_counted() -> Message:
                 message = await receive()
@@ -200,19 +205,14 @@ class Gate:
 
             await self.app(scope, receive_counted, send)
 
-    def _check_body(self, scope: Scope) -> None:
-        """Refuse a body that is compressed, or too large by its declared length."""
-        encoding = header(scope, b"content-encoding")
-        if encoding is not None and encoding.strip().lower() not in ("", "identity"):
-            raise Problem(415, "the body has a Content-Encoding; send it as it is", {"Accept-Encoding": "identity"})
+    def _check_body(self, scope: Scope) -> str | None:
+        """The body's encoding. Problem for one that isn't taken, or a body that is too large by its declared length."""
+        encoding = encoding_of(header(scope, b"content-encoding"))
         length = header(scope, b"content-length")
         # A length of many digits is too large in any case.
-        if (
-            length is not None
-            and length.isdecimal()
-            and (len(length) > 18 or int(length) > self._admission.largest_body)
-        ):
-            raise self._admission.too_large()
+        if length is not None and length.isdecimal():
+            self._admission.check_size(int(length[:19]))
+        return encoding
 
 
 def _given_key(scope: Scope) -> bytes | None:

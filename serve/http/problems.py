@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from trnrt.errors import DeviceError, InputError, TrnrtError
 
@@ -34,9 +34,13 @@ class Problem(Exception):
         if retry_after is not None:
             self.headers["Retry-After"] = str(retry_after)
 
-    def __reduce__(self) -> tuple[type[Problem], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Problem], tuple[object, ...]]:
         """Pickled with all its arguments: an exception has its text alone."""
-        return Problem, (self.status, self.text, self.headers)
+        return _problem, (self.status, self.text, self.headers, self.reason)
+
+
+def _problem(status: int, text: str, headers: Mapping[str, str], reason: str) -> Problem:
+    return Problem(status, text, headers, reason=reason)
 
 
 def problem_of(error: TrnrtError) -> Problem:

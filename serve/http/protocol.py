@@ -105,19 +105,19 @@ def names_text(names: Sequence[str]) -> str:
 # -- requests ------------------------------------------------------------------------------------------------------
 
 
-def header_length(text: str | None, size: int) -> int | None:
-    """The value of ``Inference-Header-Content-Length`` for a body of ``size`` bytes; None without the header."""
+def header_length(text: str | None) -> int | None:
+    """The value of ``Inference-Header-Content-Length``; None without the header."""
     if text is None:
         return None
     # Not int(): it takes signs, spaces, underscores, and the digits of other scripts.
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise RequestError(f"{HEADER_LENGTH} is {value_text(text)}; it is the number of bytes of the JSON")
-    if int(text) > size:
-        raise RequestError(f"{HEADER_LENGTH} is {int(text)}, and the body has only {size} bytes")
     return int(text)
 
 
-def parse_infer(body: bytes, length: int | None, described: Description, most_elements: int) -> InferRequest:
+def parse_infer(
+    body: bytes | memoryview, length: int | None, described: Description, most_elements: int
+) -> InferRequest:
     """Parse a request whose first ``length`` bytes are JSON; None: all of them.
 
     Checks names, datatypes and data against each other and the model. ``Checker`` checks the shapes, and that no input
@@ -126,6 +126,8 @@ def parse_infer(body: bytes, length: int | None, described: Description, most_el
     Raises:
         RequestError: names the place, the value given, and what was expected
     """
+    if length is not None and length > len(body):
+        raise RequestError(f"{HEADER_LENGTH} is {length}, and the body has only {len(body)} bytes")
     binary = memoryview(body)[length:] if length is not None else memoryview(b"")
     request = loads(body if length is None else memoryview(body)[:length])
     if type(request) is not dict:
@@ -277,35 +279,53 @@ def render_infer(
     metas: Sequence[TensorMeta],
     parameters: Mapping[str, float | int | str | bool] | None = None,
     version: str = "1",
-) -> tuple[bytes, int | None]:
-    """The body of an answer, and the length of its JSON if binary data follow, else None.
+) -> tuple[list[bytes | memoryview], int | None]:
+    """The parts of an answer's body, and the length of its JSON if binary data follow, else None.
 
     Raises:
         TensorError: for an output that JSON can't hold; names it and the way out
     """
     known = by_name(metas)
     described: list[dict[str, Any]] = []
-    blobs: list[bytes] = []
+    blobs: list[bytes | memoryview] = []
     for name in request.outputs:
         array, datatype = np.asarray(outputs[name]), output_datatype(known[name])
-        tensor: dict[str, Any] = {"name": name, "datatype": datatype.name, "shape": list(array.shape)}
+        tensor = tensor_head(name, array, datatype)
         if name in request.binary:
             blobs.append(tensors.to_binary(array, datatype))
             tensor["parameters"] = {"binary_data_size": len(blobs[-1])}
         else:
-            try:
-                tensor["data"] = tensors.to_json(array, datatype, request.nan_policy)
-            except TensorError as error:
-                way_out = "ask for binary data, or say what to send with the request's parameters.nan_policy"
-                raise TensorError(f"output {value_text(name)}: {error}; {way_out}") from None
+            tensor["data"] = json_data(name, array, datatype, request.nan_policy)
         described.append(tensor)
-    answer: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
-    if request.id is not None:
-        answer["id"] = request.id
+    text = dumps({**answer_head(model, version), "outputs": described, **answer_rest(request, parameters)})
+    return [text, *blobs], len(text) if request.binary else None
+
+
+def answer_head(model: str, version: str) -> dict[str, Any]:
+    """An answer's fields before ``outputs``."""
+    return {"model_name": model, "model_version": version}
+
+
+def tensor_head(name: str, array: Array, datatype: Datatype) -> dict[str, Any]:
+    """An output without its data."""
+    return {"name": name, "datatype": datatype.name, "shape": list(array.shape)}
+
+
+def json_data(name: str, array: Array, datatype: Datatype, nan_policy: str | None) -> list[Any]:
+    """An output's data. TensorError if JSON can't hold them; names the output and the way out."""
+    try:
+        return tensors.to_json(array, datatype, nan_policy)
+    except TensorError as error:
+        way_out = "ask for binary data, or say what to send with the request's parameters.nan_policy"
+        raise TensorError(f"output {value_text(name)}: {error}; {way_out}") from None
+
+
+def answer_rest(request: InferRequest, parameters: Mapping[str, float | int | str | bool] | None) -> dict[str, Any]:
+    """An answer's fields behind ``outputs``."""
+    rest: dict[str, Any] = {} if request.id is None else {"id": request.id}
     if parameters:
-        answer["parameters"] = dict(parameters)
-    text = dumps(answer)
-    return (b"".join((text, *blobs)), len(text)) if request.binary else (text, None)
+        rest["parameters"] = dict(parameters)
+    return rest
 
 
 def output_datatype(meta: TensorMeta) -> Datatype:

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http import schemas
+from trnrt.serve.http.converting import Converter
 from trnrt.serve.http.limits import header
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.schemas import Schema
@@ -75,6 +76,12 @@ def repository_of(request: Request) -> Repository:
     """The repository of the request's application."""
     repository: Repository = request.app.state.repository
     return repository
+
+
+def converter_of(request: Request) -> Converter:
+    """The converter of the request's application."""
+    converter: Converter = request.app.state.converter
+    return converter
 
 
 def media_type(request: Request, allowed: Sequence[str]) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import numpy as np
 from fastapi import FastAPI
-from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,20 +16,21 @@ from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
-from trnrt.serve.http.answers import JSONAnswer
+from trnrt.serve.http.bodies import read_body
 from trnrt.serve.http.drawing import Choice, choice_of, drawable, drawn_answer
-from trnrt.serve.http.limits import limit_time
-from trnrt.serve.http.predicting import Sent, feeds_of, pictures_of, predictions_of
+from trnrt.serve.http.limits import header, limit_time
+from trnrt.serve.http.predicting import Sent, pictures_of
 from trnrt.serve.http.problems import Problem
-from trnrt.serve.http.protocol import JSON, RequestError, loads
-from trnrt.serve.http.routes import add_route, media_type, repository_of
+from trnrt.serve.http.protocol import JSON, RequestError, dumps
+from trnrt.serve.http.routes import add_route, converter_of, media_type, repository_of
 from trnrt.serve.http.routes_protocol import check_ready, timing, trace_inference
+from trnrt.serve.http.sending import make_answer
 from trnrt.serve.http.tensors import TensorError, value_text
+from trnrt.serve.http.uploads import read_uploads
 from trnrt.serve.processes.traces import current_trace
 
 FORM = "multipart/form-data"
 PICTURES = ("image/png", "image/jpeg")
-MOST_PICTURES = 64
 _BYTES_A_VALUE = np.dtype(np.float64).itemsize
 
 
@@ -67,9 +68,9 @@ async def predict(request: Request) -> Response:
         found = None if sent.how is None else drawable(described, sent.how, choice)
         if found is not None:
             drawn = (inference.outputs, found, sent.placements, described, choice.limits)
-            predictions = await asyncio.to_thread(drawn_answer, *drawn)
+            predictions: bytes | memoryview = await asyncio.to_thread(_drawn_text, *drawn)
         else:
-            predictions = predictions_of(inference.outputs, described, inference.rows)
+            predictions = await converter_of(request).write_predictions(inference)
     except (TensorError, InputError) as error:
         raise Problem(500, str(error)) from None
     except RequestError as error:  # the model was replaced by another one meanwhile
@@ -80,9 +81,16 @@ async def predict(request: Request) -> Response:
         "total_ms": round((time.perf_counter() - began) * 1e3, 3),
         "predicted_device_us": None if predicted is None else predicted.us,
     }
-    answer = JSONAnswer({"model": model.name, "version": model.version, **predictions, "timing": times})
+    head, rest = dumps({"model": model.name, "version": model.version})[:-1] + b",", b"," + dumps({"timing": times})[1:]
+    accepted = header(request.scope, b"accept-encoding")
+    answer = make_answer([head, memoryview(predictions)[1:-1], rest], JSON, accepted)
     trace.lap("render")
     return answer
+
+
+def _drawn_text(*drawn: Any) -> bytes:
+    """``drawn_answer`` as JSON."""
+    return dumps(drawn_answer(*drawn))
 
 
 def _chosen_model(repository: Repository, request: Request) -> Model:
@@ -111,30 +119,17 @@ def _check_rows(model: Model, sent: Sent, choice: Choice) -> None:
 async def _read_request(request: Request, model: Model, most_elements: int) -> Sent:
     kind = media_type(request, (JSON, FORM, *PICTURES))
     if kind == FORM or kind in PICTURES:
-        files = await _read_uploads(request) if kind == FORM else [("the body", await request.body())]
+        files = await read_uploads(request) if kind == FORM else [("the body", await request.body())]
         current_trace.get().lap("receive")
         model.admit()  # the queue may have filled, or the model gone, while they came
         model.described.check_rows(len(files))
         return await asyncio.to_thread(pictures_of, files, model.described, most_elements * _BYTES_A_VALUE)
-    body = await request.body()
+    converter = converter_of(request)
+    body = await read_body(request, converter.check_json)
     current_trace.get().lap("receive")
     model.admit()
-    given = loads(body)
-    if type(given) is not dict or "instances" not in given:
-        raise RequestError("the body is no object with instances, which are the rows")
     if model.described.batch is None:
         raise RequestError(
             f"the inputs of model {value_text(model.name)} have no rows; use the protocol's infer for it"
         )
-    instances = given["instances"]
-    model.described.check_rows(len(instances) if type(instances) is list else 0)
-    return Sent(feeds_of(instances, model.described.inputs, most_elements))
-
-
-async def _read_uploads(request: Request) -> list[tuple[str, bytes]]:
-    """The files of a form with their names; the fields may have any names."""
-    async with request.form(max_files=MOST_PICTURES, max_fields=MOST_PICTURES) as form:
-        files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
-        if not files:
-            raise RequestError("the form has no file; send a PNG or JPEG picture as a file of it")
-        return [(file.filename or "the file", await file.read()) for file in files]
+    return Sent(await converter.read_rows(body, model.described, most_elements))

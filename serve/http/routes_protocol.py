@@ -12,6 +12,7 @@ from trnrt.serve.hosting.configuration import PLATFORM
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
+from trnrt.serve.http.bodies import read_body
 from trnrt.serve.http.limits import header, limit_time
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import (
@@ -21,10 +22,9 @@ from trnrt.serve.http.protocol import (
     RequestError,
     describe,
     header_length,
-    parse_infer,
-    render_infer,
 )
-from trnrt.serve.http.routes import add_route, media_type, repository_of
+from trnrt.serve.http.routes import add_route, converter_of, media_type, repository_of
+from trnrt.serve.http.sending import make_answer
 from trnrt.serve.http.tensors import TensorError, value_text
 from trnrt.serve.processes.traces import Trace, current_trace
 
@@ -115,29 +115,28 @@ async def infer(request: Request) -> Response:
     media_type(request, (JSON, BINARY))
     settings = repository_of(request).settings.for_model(model.name)
     limit_time(request.scope, settings.request_timeout)
-    trace = current_trace.get()
+    trace, converter = current_trace.get(), converter_of(request)
     with model.arriving():
-        body = await request.body()
-        trace.lap("receive")
-        model.admit()
         try:
-            length = header_length(header(request.scope, _HEADER_LENGTH), len(body))
-            parsed = parse_infer(body, length, model.described, settings.max_tensor_elements)
+            length = header_length(header(request.scope, _HEADER_LENGTH))
+            body = await read_body(request, converter.check_json if length is None else None, length or 0)
+            trace.lap("receive")
+            model.admit()
+            parsed = await converter.read_infer(body, length, model.described, settings.max_tensor_elements)
         except RequestError as error:
             raise Problem(400, str(error)) from None
     trace.lap("parse")
     inference = await model.infer(parsed.feeds, parsed.outputs, timeout_s=parsed.timeout_s)
     trace_inference(trace, model, inference)
     try:
-        text, length = render_infer(
-            model.name, parsed, inference.outputs, inference.described.outputs, timing(inference), model.version
-        )
+        parts, size = await converter.write_infer(model, parsed, inference, timing(inference))
     except TensorError as error:
         raise Problem(500, str(error)) from None
     trace.lap("render")
-    if length is None:
-        return Response(text, media_type=JSON)
-    return Response(text, media_type=BINARY, headers={HEADER_LENGTH: str(length)})
+    accepted = header(request.scope, b"accept-encoding")
+    if size is None:
+        return make_answer(parts, JSON, accepted)
+    return make_answer(parts, BINARY, accepted, {HEADER_LENGTH: str(size)})
 
 
 def address_of(request: Request) -> tuple[str, str]:

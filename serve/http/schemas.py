@@ -5,7 +5,7 @@ These only describe: ``protocol`` parses requests itself, which is faster and ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trnrt.serve.http.protocol import BINARY, HEADER_LENGTH, JSON
@@ -236,7 +236,7 @@ _WHICH: Schema = {
     "name": "model",
     "in": "query",
     "schema": _STRING,
-    "description": "A model's name, or NAME@VERSION; may be left out where the server has one model.",
+    "description": "A model's name, or NAME@VERSION; required unless the server has one model.",
 }
 
 _DRAW: Schema = {
@@ -251,6 +251,17 @@ _MIN_SCORE: Schema = {
     "schema": {"type": "number", "minimum": 0, "maximum": 1},
     "description": "Pictures: the least score of a box; by default 0.25.",
 }
+
+
+def describe_choice(document: Schema, names: Sequence[str], *, required: bool) -> None:
+    """Say in /openapi.json if ``/predict`` needs the name of a model, and which names there are.
+
+    They are examples and no enumeration, as models come and go, and a name may have a version.
+    """
+    for parameter in document["paths"]["/predict"]["post"]["parameters"]:
+        if parameter["name"] == _WHICH["name"]:
+            parameter["required"] = required
+            parameter["examples"] = {name: {"value": name} for name in names}
 
 
 def responses(success: str | Mapping[str, Schema], failures: tuple[int, ...]) -> dict[int | str, Schema]:

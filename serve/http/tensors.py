@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 MOST_DIMENSIONS = 32
+MOST_STRINGS = 1 << 20
+"""The most strings of a tensor: each takes 50 bytes or more, and in a request as few as 4."""
 _LONGEST_SHOWN = 60
 _LARGEST_EXACT = 2**53
 
@@ -119,7 +121,8 @@ def from_json(data: object, shape: tuple[int, ...], datatype: Datatype) -> Array
 
 
 def from_binary(raw: memoryview | bytes, shape: tuple[int, ...], datatype: Datatype) -> Array:
-    """The tensor in ``raw``, little-endian and row-major; an aligned copy, which keeps no request alive."""
+    """The tensor in ``raw``, little-endian and row-major. An aligned copy, which keeps no request alive; or ``raw``
+    itself, if that may be written to and is aligned."""
     if datatype.kind == "str":
         return _strings_from_binary(raw, shape)
     wanted = math.prod(shape) * datatype.wire.itemsize
@@ -130,7 +133,9 @@ def from_binary(raw: memoryview | bytes, shape: tuple[int, ...], datatype: Datat
         if values.size and values.max() > 1:
             raise TensorError(f"byte {int((values > 1).argmax())} of its BOOL data is {values.max()}; it is 0 or 1")
         return values.astype(np.bool_).reshape(shape)
-    return np.frombuffer(raw, datatype.wire).astype(datatype.dtype).reshape(shape)
+    wire = np.frombuffer(raw, datatype.wire)
+    copy = not (wire.flags.writeable and wire.flags.aligned)
+    return wire.astype(datatype.dtype, copy=copy).reshape(shape)
 
 
 def to_json(array: Array, datatype: Datatype, nan_policy: str | None) -> list[Any]:
@@ -152,10 +157,11 @@ def to_json(array: Array, datatype: Datatype, nan_policy: str | None) -> list[An
     return values
 
 
-def to_binary(array: Array, datatype: Datatype) -> bytes:
-    """The tensor, little-endian and row-major; a string is its length in four bytes, then its UTF-8."""
+def to_binary(array: Array, datatype: Datatype) -> bytes | memoryview:
+    """The tensor, little-endian and row-major: its own memory if that is so; a string is its length in four bytes, then
+    its UTF-8."""
     if datatype.kind != "str":
-        return array.astype(datatype.wire, copy=False).tobytes()
+        return np.ascontiguousarray(array, datatype.wire).reshape(-1).view(np.uint8).data
     return b"".join(len(part).to_bytes(4, "little") + part for part in encode_strings(array))
 
 
@@ -257,7 +263,13 @@ def _floats(flat: list[Any], datatype: Datatype) -> Array:
     return np.array(flat, datatype.dtype)
 
 
+def _check_strings(count: int) -> None:
+    if count > MOST_STRINGS:
+        raise TensorError(f"it has {count} strings; the limit of this server is {MOST_STRINGS}")
+
+
 def _strings(flat: list[Any], datatype: Datatype) -> Array:
+    _check_strings(len(flat))
     _check_types(flat, str)
     made = np.empty(len(flat), np.object_)
     made[:] = flat
@@ -283,6 +295,7 @@ _FROM_JSON = {"bool": _bools, "int": _integers, "float": _floats, "str": _string
 
 def _strings_from_binary(raw: memoryview | bytes, shape: tuple[int, ...]) -> Array:
     elements = math.prod(shape)
+    _check_strings(elements)
     data = bytes(raw)
     if elements * 4 > len(data):
         raise TensorError(f"its binary data has {len(data)} bytes; {elements} strings need at least {elements * 4}")

@@ -162,18 +162,6 @@ def test_a_form_that_is_too_large() -> None:
     error_of(ask(app, "POST", "/predict", content=chunks(2 << 20, part), headers=head), 413)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "identity, gzip", "x"])
-def test_a_compressed_body_is_not_unpacked(encoding: str) -> None:
-    app = app_of(MadeUpRepository(doubling()))
-    response = ask(app, "POST", INFER, json=BODY, headers={"Content-Encoding": encoding})
-    assert "Content-Encoding" in error_of(response, 415)
-
-
-def test_identity_is_no_compression() -> None:
-    app = app_of(MadeUpRepository(doubling()))
-    assert ask(app, "POST", INFER, json=BODY, headers={"Content-Encoding": "identity"}).status_code == 200
-
-
 def test_bodies_that_are_too_large_together() -> None:
     """Each is small enough; while they come in, and while they wait, all of them are held."""
     model = doubling()

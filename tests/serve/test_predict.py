@@ -292,3 +292,33 @@ def test_the_description_of_the_answer_is_the_answer() -> None:
     assert set(answer["timing"]) == set(described["Timing"]["properties"]) - lengths
     assert set(answer["timing"]) == set(described["Timing"]["required"])
     assert json.dumps(answer)
+
+
+def which_of(*models: MadeUpModel, **settings: Any) -> dict[str, Any]:
+    """The query's ``model`` in /openapi.json."""
+    document = ask(app_of(MadeUpRepository(*models, **settings)), "GET", "/openapi.json").json()
+    (found,) = (p for p in document["paths"]["/predict"]["post"]["parameters"] if p["name"] == "model")
+    return dict(found)
+
+
+def test_the_description_says_if_the_model_is_required() -> None:
+    one, two = doubling(), doubling(name="other")
+    assert which_of(one)["required"] is False
+    several = which_of(one, two)
+    assert several["required"] is True
+    assert [example["value"] for example in several["examples"].values()] == ["doubling", "other"]
+    assert which_of()["required"] is True
+    locked = which_of(one, two, api_keys="key")
+    assert locked["required"] is True and not locked["examples"]
+    told = error_of(predict(one, two, json={"instances": [[1, 2, 3, 4]]}), 400)
+    assert "'doubling', 'other'" in told and "/predict?model=NAME" in told
+
+
+def test_the_description_follows_the_models() -> None:
+    repository = MadeUpRepository(doubling())
+    app = app_of(repository)
+    for required in (False, True, False):
+        document = ask(app, "GET", "/openapi.json").json()
+        (found,) = (p for p in document["paths"]["/predict"]["post"]["parameters"] if p["name"] == "model")
+        assert found["required"] is required
+        repository.models = {"doubling": doubling()} | ({} if required else {"new": doubling(name="new")})

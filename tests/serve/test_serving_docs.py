@@ -147,15 +147,15 @@ def answers_of(output: str) -> list[dict[str, Any]]:
 
 
 def test_the_commands_answer(server: ServerProcess, tmp_path: Path) -> None:
-    assert sum(block.count("curl ") for block in commands()) == 17
+    assert sum(block.count("curl ") for block in commands()) == 18
     answers: list[Any] = []
     for block in commands():
         line = ["bash", "-ec", block.replace(f"http://{HERE}", server.url)]
         ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
         assert ran.stdout and '"error"' not in ran.stdout and ran.stderr == "", ran
         answers += answers_of(ran.stdout)
-    assert len(answers) == 16, "all but the metrics"
-    assert [each["predictions"] for each in answers if "predictions" in each] == [["4"], ["3"], ["3"]]
+    assert len(answers) == 17, "all but the metrics"
+    assert [each["predictions"] for each in answers if "predictions" in each] == [["4"], ["3"], ["3"], ["1"]]
     (columns,) = [each["outputs"] for each in answers if list(each) == ["outputs"]]
     assert columns["label"] == [4]
     (inferred,) = [each for each in answers if "model_name" in each]

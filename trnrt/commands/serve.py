@@ -178,6 +178,13 @@ class Serving:
         show_default="64",
         help="The largest body of a request, MiB.",
     )
+    max_json_mib: int | None = flag(
+        "Batches and limits",
+        "--max-json-mib",
+        metavar="MIB",
+        show_default="16",
+        help="The largest JSON of a request, MiB; larger tensors are sent as binary data.",
+    )
     max_tensor_elements: int | None = flag(
         "Batches and limits",
         "--max-tensor-elements",
