@@ -132,7 +132,7 @@ def render_infer(
     for name, array, datatype in wanted:
         tensor = answer.outputs.add(name=name, datatype=datatype.name, shape=array.shape)
         if raw:
-            answer.raw_output_contents.append(to_binary(array, datatype))
+            answer.raw_output_contents.append(bytes(to_binary(array, datatype)))
         else:
             to_contents(array, datatype, tensor.contents)
     for name, value in parameters.items():

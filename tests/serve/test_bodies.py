@@ -71,7 +71,7 @@ def test_large_json_is_read_and_written_elsewhere() -> None:
     assert app.state.converter.reader.pid is not None
     np.testing.assert_array_equal(outputs_of(answer), LARGE * 2)
     document = answer.json()
-    assert list(document) == ["model_name", "outputs", "id", "parameters"] and document["id"] == "7"
+    assert list(document) == ["model_name", "model_version", "outputs", "id", "parameters"] and document["id"] == "7"
     assert list(document["outputs"][0]) == ["name", "datatype", "shape", "data"]
     assert int(answer.headers["content-length"]) == len(answer.content)
 
@@ -156,7 +156,7 @@ def test_predict_reads_and_writes_large_json() -> None:
     answer = ask(app, "POST", "/predict", json={"instances": LARGE.tolist()})
     assert app.state.converter.reader.pid is not None
     document = answer.json()
-    assert list(document) == ["model", "predictions", "timing"]
+    assert list(document) == ["model", "version", "predictions", "timing"]
     np.testing.assert_array_equal(np.array(document["predictions"], np.float32), LARGE * 2)
 
 

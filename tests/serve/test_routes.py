@@ -147,7 +147,7 @@ def binary_infer(model: MadeUpModel, inputs: list[dict[str, Any]], rest: bytes, 
 def test_infer_with_binary_data() -> None:
     tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
     raw = struct.pack("<4f", 1, 2, 3, float("nan"))
-    response = binary_infer(doubling(), [tensor], raw, parameters={"binary_data_output": True})
+    response = binary_infer(doubling(), [tensor], bytes(raw), parameters={"binary_data_output": True})
     assert response.status_code == 200 and response.headers["content-type"] == "application/octet-stream"
     length = int(response.headers["inference-header-content-length"])
     assert response.content[length:] == struct.pack("<4f", 2, 4, 6, float("nan"))
@@ -172,7 +172,7 @@ def test_every_datatype_in_json_and_binary(dtype: str) -> None:
     assert (got["datatype"], got["shape"], got["data"]) == (datatype.name, [1, 2], values)
     raw = to_binary(np.array(values, datatype.dtype), datatype)
     sent = tensor | {"parameters": {"binary_data_size": len(raw)}}
-    response = binary_infer(echo(dtype), [sent], raw, parameters={"binary_data_output": True})
+    response = binary_infer(echo(dtype), [sent], bytes(raw), parameters={"binary_data_output": True})
     assert response.content[int(response.headers["inference-header-content-length"]) :] == raw
 
 

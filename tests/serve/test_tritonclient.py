@@ -55,7 +55,7 @@ class Transport:
         return MessageToDict(message, preserving_proto_field_name=True)
 
 
-HTTP = Transport("http", tritonclient.http, {code: code for code in ("400", "403", "404", "413")})
+HTTP = Transport("http", tritonclient.http, {**{code: code for code in ("400", "403", "404", "413")}, "unknown": "404"})
 GRPC = Transport(
     "grpc",
     tritonclient.grpc,
@@ -63,6 +63,7 @@ GRPC = Transport(
         "400": "StatusCode.INVALID_ARGUMENT",
         "403": "StatusCode.PERMISSION_DENIED",
         "404": "StatusCode.NOT_FOUND",
+        "unknown": "StatusCode.UNIMPLEMENTED",
         "413": "StatusCode.RESOURCE_EXHAUSTED",
     },
 )
@@ -282,7 +283,7 @@ def test_configuration_and_statistics(server: ServerProcess) -> None:
         assert names == ["digits_cnn", "digits_ffnn"]
 
 
-def test_what_is_not_served_is_an_error_that_the_client_can_read(client: Any) -> None:
+def test_what_is_not_served_is_an_error_that_the_client_can_read(client: Any, transport: Transport) -> None:
     for call in (
         client.get_trace_settings,
         lambda: client.get_trace_settings("digits_cnn"),
@@ -294,7 +295,7 @@ def test_what_is_not_served_is_an_error_that_the_client_can_read(client: Any) ->
     ):
         with pytest.raises(InferenceServerException, match="there is no") as caught:
             call()
-        assert caught.value.status() == "404"
+        assert caught.value.status() == transport.codes["unknown"]
 
 
 def test_predict_through_a_real_server(server: ServerProcess) -> None:
