@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from trnrt.backends import Backend, DeviceOptions
 from trnrt.backends.choosing import choose
-from trnrt.cache.bundles import Bundle, BundledPlans, read_bundle
 from trnrt.cache.entries import Entries
 from trnrt.cache.plan_files import save_partition
 from trnrt.cache.plans import PlanCache
@@ -30,8 +29,9 @@ from trnrt.planner.parts.partition import Partition, fallback_notes
 from trnrt.planner.sizes import default_shapes
 from trnrt.running.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, check_buckets
 from trnrt.running.buckets import choose as choose_buckets
+from trnrt.running.bundles import Bundle, BundledPlans, read_bundle
 from trnrt.running.feeding import NodeArg, check_feeds, check_kinds, check_outputs, node_arg, row_counts
-from trnrt.running.lengths import Fitted, Lengths, check_lengths
+from trnrt.running.lengths import Fitted, Lengths
 from trnrt.running.no_rows import outputs_of_no_rows
 from trnrt.running.padding import open_lengths
 from trnrt.running.planning import Planner
@@ -111,19 +111,8 @@ class InferenceSession:
         self.bundle = read_bundle(model)
         device, effort = more.get("device"), more.get("effort")
         if self.bundle is not None:
-            self._open_bundle(self.bundle, backend, device, more)
-            lengths = more.get("lengths")
-            self.bundle.check_arguments(
-                target=target,
-                dtype=dtype,
-                fallback=fallback,
-                shapes=shapes or None,
-                buckets=None if buckets is None else check_buckets(buckets),
-                lengths=None if lengths is None else check_lengths(lengths),
-                pads=more.get("pads") or None,
-                lnc=None if device is None else device.lnc,
-                **{name: more.get(name) for name in ("choices", "effort", "max_instructions", "narrow")},
-            )
+            asked_for = {"target": target, "dtype": dtype, "fallback": fallback, "shapes": shapes, "buckets": buckets}
+            self._open_bundle(self.bundle, backend, device, {**asked_for, **more})
             return
         dtype = dtype or "float32"
         asked = PlanOptions(
@@ -153,16 +142,19 @@ class InferenceSession:
         options = with_ranges(self.model, self._open_lengths(options, more), more.get("calibration"))
         self._plan_with(Planner(self.model, options, cache))
 
-    def _open_bundle(self, bundle: Bundle, backend: str, device: DeviceOptions | None, more: MoreOptions) -> None:
-        """Take everything that a plan depends on from the bundle."""
-        cache = BundledPlans(bundle, more.get("cache_dir"), enabled=more.get("cache", True))
-        if bundle.compiled is not None:
+    def _open_bundle(
+        self, bundle: Bundle, backend: str, device: DeviceOptions | None, asked: Mapping[str, Any]
+    ) -> None:
+        """Take everything that a plan depends on from the bundle. OptionError if the caller ``asked`` for another."""
+        cache = BundledPlans(bundle, asked.get("cache_dir"), enabled=asked.get("cache", True))
+        if bundle.programs is not None:
             given = device or DeviceOptions()
-            device = replace(given, compiled=given.compiled or bundle.compiled)
+            device = replace(given, compiled=given.compiled or bundle.programs)
         self._choose_backend(backend, bundle.options.target, device, cache)
         self._file = str(bundle.model)
         self._read_model()
         bundle.check_model(self.model.digest)
+        bundle.check_arguments(asked)
         self.buckets, self.lengths = bundle.buckets, bundle.lengths
         self._plan_with(Planner(self.model, bundle.options, cache))
 

@@ -13,9 +13,9 @@ import pytest
 from commanding import save_model, trnrt
 from onnx import helper, numpy_helper
 
-from trnrt.cache.bundles import read_bundle
 from trnrt.cache.places import MANIFEST, is_bundle
 from trnrt.errors import BackendError, ModelFileError
+from trnrt.running.bundles import read_bundle
 from trnrt.session import InferenceSession
 from trnrt.validate import bundling
 from trnrt.validate.bundling import check_bundle, read_golden, run_golden, write_bundle
@@ -148,7 +148,7 @@ def test_another_version_plans_anew_and_checks_anew(
     from trnrt.serve.hosting.proving import Prover
 
     monkeypatch.setattr("trnrt.cache.plans.code_version", lambda _rooms: "0.0.1+other")
-    monkeypatch.setattr("trnrt.cache.bundles.code_version", lambda _rooms: "0.0.1+other")
+    monkeypatch.setattr("trnrt.running.bundles.code_version", lambda _rooms: "0.0.1+other")
     session = opened(copy, tmp_path)
     assert session.bundle is not None and not session.bundle.is_current
     prover = Prover(session, session.bundle.model)

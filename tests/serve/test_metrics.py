@@ -93,14 +93,8 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     assert found["trnrt_predicted_device_busy_seconds_total[('model', 'm'), ('version', '1')]"] == 25e-6
     assert found["trnrt_sequence_places_total[('kind', 'given'), ('model', 'm'), ('version', '1')]"] == 10
     assert found["trnrt_sequence_places_total[('kind', 'padding'), ('model', 'm'), ('version', '1')]"] == 6
-    assert [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}'), ('version', '1')]"] for s in STATES] == [
-        1,
-        0,
-        0,
-        0,
-        0,
-        0,
-    ]
+    states = [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}'), ('version', '1')]"] for s in STATES]
+    assert states == [1, 0, 0, 0, 0, 0]
     assert found["trnrt_resident_bytes[('worker', '0')]"] > 1e6
 
 

@@ -1,4 +1,4 @@
-"""Writing a bundle (``trnrt.cache.bundles``): the model, its plans, and onnxruntime's answers to check them by."""
+"""Writing a bundle (``trnrt.running.bundles``): the model, its plans, and onnxruntime's answers to check them by."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.cache import write_whole
-from trnrt.cache.bundles import Bundle, make_bundle
+from trnrt.cache.code import PLANS, code_version
 from trnrt.cache.entries import USAGE, Entries
-from trnrt.cache.places import golden_file
+from trnrt.cache.places import golden_file, model_place
 from trnrt.errors import ModelFileError
 from trnrt.importer.reading.external import files_beside
-from trnrt.inputs.drawing import as_numpy
 from trnrt.inputs.npz import pack_npz
+from trnrt.running.bundles import Bundle
 from trnrt.running.rows import as_matrix
 from trnrt.session import InferenceSession
 from trnrt.validate.golden import Golden, golden_feeds, make_golden
@@ -43,9 +44,11 @@ def write_bundle(
     can't be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    bundle = make_bundle(session, directory, buckets)
+    file, version = session.serialized(), code_version(PLANS)
+    model = model_place(directory, "model.onnx" if isinstance(file, bytes) else Path(file).name)
+    bundle = Bundle(directory, model, session.model.digest, version, session.options, buckets, session.lengths)
     bundle.remove_manifest()
-    _copy_model(session.serialized(), bundle.model)
+    _copy_model(file, model)
     for done, (rows, length) in enumerate(shapes_of(bundle), 1):
         if problem := session.keep_plan(Entries(directory, sys.maxsize), rows, length):
             raise OSError(problem)
@@ -107,7 +110,7 @@ def read_golden(session: InferenceSession, bundle: Bundle, shape: Shape, noise: 
             kept = dict(held)
         expected, own = {}, {}
         for place, info in enumerate(session.model.outputs):
-            expected[info.name] = kept[f"expected_{place}"].astype(_dtype(info.dtype), copy=False)
+            expected[info.name] = _as_it_was(kept[f"expected_{place}"], info.dtype)
             if f"atol_{place}" in kept:
                 own[info.name] = Tolerance(float(kept[f"rtol_{place}"]), kept[f"atol_{place}"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -138,8 +141,10 @@ def _storable(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
-def _dtype(name: str) -> Any:
-    return object if name == "str" else as_numpy(name)
+def _as_it_was(array: Array, dtype: str) -> Array:
+    """The reverse of ``_storable``, for an output of this dtype."""
+    kept = {"str": object, "bfloat16": ml_dtypes.bfloat16}
+    return array.astype(kept[dtype]) if dtype in kept else array
 
 
 def _let_others_read(directory: Path) -> None:

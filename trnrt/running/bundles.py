@@ -29,17 +29,20 @@ from trnrt.errors import ModelFileError, OptionError
 from trnrt.nki.machine.targets import file_of, get_target
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.options import Float8, PlanOptions
-from trnrt.running.lengths import Lengths
+from trnrt.running.buckets import check_buckets
+from trnrt.running.lengths import Lengths, check_lengths
 from trnrt.text import quote
 
 if TYPE_CHECKING:
     from trnrt.planner.parts.partition import Partition
-    from trnrt.session import InferenceSession
 
 _TARGET = "target.toml"
 SCHEMA_VERSION = 1
 _AGAIN = "compile the model again: trnrt compile MODEL -o DIR"
-_DEFAULTS: Mapping[str, Any] = {"narrow": "faster", "choices": DEFAULT}
+_DEFAULTS: Mapping[str, Any] = {"narrow": "faster", "choices": DEFAULT, "shapes": {}, "pads": {}}
+_OF_PLANS = ("target", "dtype", "fallback", "shapes", "choices", "effort", "max_instructions", "narrow", "lnc")
+_DECIDED = (*_OF_PLANS, "buckets", "lengths", "pads")
+_READ: Mapping[str, Callable[[Any], Any]] = {"buckets": check_buckets, "lengths": check_lengths}
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Bundle:
         return Entries(self.directory, 0, frozen=True)
 
     @property
-    def compiled(self) -> Path | None:
+    def programs(self) -> Path | None:
         """The directory of AWS's compiler's programs, if there are any in it."""
         return self.directory if any(path.suffix in (".neff", ".pt") for path in _paths(self.directory)) else None
 
@@ -82,13 +85,16 @@ class Bundle:
         if digest != self.digest:
             raise ModelFileError(f"{quote(str(self.model))} is not the model that the bundle was made of", hint=_AGAIN)
 
-    def check_arguments(self, **given: Any) -> None:
+    def check_arguments(self, asked: Mapping[str, Any]) -> None:
         """OptionError for an argument of a session that the bundle decides, unless it is the same. None: not given."""
-        for name, value in given.items():
+        device = asked.get("device")
+        given = {**asked, "lnc": None if device is None else device.lnc}
+        for name in _DECIDED:
+            value = given.get(name)
             if value is None or value == _DEFAULTS.get(name):
                 continue
-            mine = self._decided(name)
-            if value != mine:
+            mine = self._read_option(name)
+            if (_READ[name](value) if name in _READ else value) != mine:
                 raise OptionError(
                     f"{quote(str(self.directory))} was compiled with {name} {mine!r}, not {value!r}",
                     hint=f"leave {name} out, or {_AGAIN}",
@@ -117,7 +123,7 @@ class Bundle:
         """The directory is no bundle any more, or not yet: its files are about to be written."""
         (self.directory / MANIFEST).unlink(missing_ok=True)
 
-    def _decided(self, name: str) -> Any:
+    def _read_option(self, name: str) -> Any:
         options = self.options
         known = {
             "dtype": options.shown_dtype,
@@ -149,14 +155,6 @@ class BundledPlans(PlanCache):
     def time(self, request: Mapping[str, Any], predict: Callable[[], Times]) -> Times:
         """See ``PlanCache``."""
         return self._bundled.time(request) or super().time(request, predict)
-
-
-def make_bundle(session: InferenceSession, directory: Path, buckets: tuple[int, ...]) -> Bundle:
-    """The bundle of a session's model for these batch sizes; nothing is written yet."""
-    file = session.serialized()
-    model = model_place(directory, "model.onnx" if isinstance(file, bytes) else Path(file).name)
-    version = code_version(PLANS)
-    return Bundle(directory, model, session.model.digest, version, session.options, buckets, session.lengths)
 
 
 def read_bundle(path: str | os.PathLike[str] | bytes) -> Bundle | None:
