@@ -65,7 +65,7 @@ class Repository:
         if model is None:
             raise Problem(404, f"there is no model {name!r}; the models are {', '.join(map(repr, self.models))}")
         if version not in ("", model.version):
-            known = f"its only version is {value_text(model.version)}"
+            known = f"its only version is {model.version}"
             raise Problem(404, f"model {value_text(name)} has no version {value_text(version)}; {known}")
         return model
 

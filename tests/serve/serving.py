@@ -159,7 +159,7 @@ class MadeUpRepository:
         if name not in self.models:
             raise Problem(404, f"there is no model {name!r}")
         if version not in ("", "1"):
-            raise Problem(404, f"model {name!r} has no version {version!r}; its only version is '1'")
+            raise Problem(404, f"model {name!r} has no version {version!r}; its only version is 1")
         return self.models[name]
 
     @property
