@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from trnrt.serve.hosting.description import NOTHING_KNOWN, Description
 from trnrt.serve.hosting.metrics import Metrics, ModelMetrics
 from trnrt.serve.http.problems import INTERNAL, Problem, problem_of
 from trnrt.serve.processes.logs import log, request_id
+
+if TYPE_CHECKING:
+    from trnrt.serve.hosting.inline import Jobs
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -152,7 +155,7 @@ class Batcher:
         self,
         name: str,
         runnable: Runnable,
-        thread: ComputeThread,
+        thread: Jobs,
         limits: Limits,
         metrics: Metrics,
         on_lost: Callable[[DeviceError], None] | None = None,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trnrt.errors import DeviceError
 from trnrt.serve.hosting.batching import Batcher, ComputeThread, Inference, Limits
 from trnrt.serve.hosting.description import NOTHING_KNOWN
+from trnrt.serve.hosting.inline import LoopOrThread, measure_batch
 from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.recovering import Backoff, Failure, failure_of
@@ -37,6 +38,7 @@ class _Engine:
 
     loaded: LoadedModel
     thread: ComputeThread
+    place: LoopOrThread
     batcher: Batcher
     checker: Checker
     shadow: Shadow
@@ -94,7 +96,8 @@ class ServedModel:
         check_outputs(loaded.described, outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
         fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
-        answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
+        with engine.place.expecting(rows):
+            answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
         inference = with_length(answer, fitted, self._own_metrics)
         engine.shadow.offer(feeds, inference.outputs)
         wanted = {name: inference.outputs[name] for name in outputs} if outputs else inference.outputs
@@ -228,7 +231,8 @@ class ServedModel:
         thread = ComputeThread(f"compute {self.name}")
         try:
             loaded: LoadedModel = await thread.call(lambda: LoadedModel(self.path, self._settings))
-            return self._assemble(loaded, thread)
+            batch_s = await thread.call(lambda: measure_batch(loaded))
+            return self._assemble(loaded, thread, LoopOrThread(self.name, thread, loaded.most_rows, batch_s))
         except Exception as error:
             thread.stop()
             if isinstance(error, DeviceError):
@@ -238,15 +242,15 @@ class ServedModel:
             thread.stop()
             raise
 
-    def _assemble(self, loaded: LoadedModel, thread: ComputeThread) -> _Engine:
+    def _assemble(self, loaded: LoadedModel, thread: ComputeThread, place: LoopOrThread) -> _Engine:
         settings = self._settings
         limits = Limits(loaded.most_rows, settings.max_delay_ms / 1e3, settings.max_queue)
         shadow = Shadow(self.name, loaded.session, settings.shadow, self._own_metrics)
         batcher = Batcher(
-            self.name, loaded, thread, limits, self._metrics, on_lost=lambda error: self._drop_engine(loaded, error)
+            self.name, loaded, place, limits, self._metrics, on_lost=lambda error: self._drop_engine(loaded, error)
         )
         checker = Checker(loaded.described, settings.max_tensor_elements)
-        return _Engine(loaded, thread, batcher, checker, shadow)
+        return _Engine(loaded, thread, place, batcher, checker, shadow)
 
     def _ready_engine(self) -> _Engine:
         if self._engine is not None:

@@ -16,6 +16,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trnrt.nki.blas import keep_one_blas_thread
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
@@ -190,6 +191,7 @@ def run_worker(share: Share, listener: socket.socket, on_loaded: OnLoaded = lamb
     named = {} if share.connection is None else {"worker": share.number}
     logs = start_logging(share.settings.log_level, None, **named)
     sys.setswitchinterval(SWITCH_S)
+    keep_one_blas_thread()
     try:
         lease_for(share.settings)  # held until the process ends, as the runtime in it keeps the cores that long
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

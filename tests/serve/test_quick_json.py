@@ -92,5 +92,5 @@ def test_large_texts_take_the_bounded_way(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [1.0, math.nan]])
 def test_nan_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant|Out of range"):
+    with pytest.raises(ValueError, match="JSON"):
         dumps(value)
