@@ -28,7 +28,7 @@ class Dispatch:
         if not model:
             await self._framework(scope, receive, send)
             return
-        scope |= {"route": self._straight, "path_params": {"model": model}}
+        scope["route"], scope["path_params"] = self._straight, {"model": model}
         await self._straight.app(scope, receive, send)
 
 
