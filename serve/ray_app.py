@@ -12,14 +12,15 @@ from typing import Any, Literal
 from ray import serve
 from ray.serve import Application
 
+from trnrt.errors import OptionError
 from trnrt.predict.clusters import NEURON_CORES
+from trnrt.serve.hosting.contents import digest_of
 from trnrt.serve.hosting.devices import on_device
-from trnrt.serve.hosting.files import model_files
-from trnrt.serve.hosting.versions import version_of
+from trnrt.serve.hosting.policies import chosen_sources
 from trnrt.serve.ray.front import Front
 from trnrt.serve.ray.messages import Share
 from trnrt.serve.ray.replica import ModelReplica
-from trnrt.serve.settings import ServeSettings
+from trnrt.serve.settings import ServeSettings, check_names
 
 NAME = "trnrt"
 FRONT = "front"
@@ -49,19 +50,34 @@ def build(settings: RaySettings) -> Application:
 def application(settings: ServeSettings) -> Application:
     """The application: fronts, and a deployment for each model."""
     sources: dict[str, Any] = {}
-    keyless = settings.model_copy(update={"api_keys": []})  # replicas do not need them
-    for name, path in model_files(settings).items():
-        version = version_of(path)
-        share = Share(name, _paths(path), version, keyless)
-        replica = serve.deployment(name=deployment_of(name), **_replica_options(settings))(ModelReplica)
+    keyless = settings.model_copy(update={"api_keys": [], "key": {}})  # replicas do not need them
+    files = served_files(settings)
+    check_names(settings, files)
+    for name, path in files.items():
+        version = digest_of(path)
+        own = keyless.for_model(name)
+        share = Share(name, _paths(path), version, own)
+        replica = serve.deployment(name=deployment_of(name), **_replica_options(own))(ModelReplica)
         sources[name] = (replica.bind(share), version)
     front = serve.deployment(name=FRONT, **_front_options(settings))(serve.ingress()(Front))
     return front.bind(settings, sources)
 
 
+def served_files(settings: ServeSettings) -> dict[str, Path]:
+    """The files by model. OptionError for a folder of versions or a bundle."""
+    sources, _ = chosen_sources(settings)
+    if versioned := [source for source in sources if source.is_versioned]:
+        text = f"--engine ray serves no folders of versions, and {str(versioned[0].path)!r} is in one"
+        raise OptionError(text, hint="serve it as NAME.onnx, or without --engine ray")
+    if bundles := [source for source in sources if source.path.is_dir()]:
+        text = f"--engine ray serves no bundles, and {str(bundles[0].path)!r} is one"
+        raise OptionError(text, hint="serve the model's .onnx file, or without --engine ray")
+    return {source.name: source.path for source in sources}
+
+
 def deployment_of(model: str) -> str:
-    """The name of a model's deployment, a different one for each model; Ray reserves ``#``."""
-    return f"model-{model.replace('~', '~7E').replace('#', '~23')}"
+    """The name of a model's deployment, a different one for each model. Ray reserves ``#``, which no name has."""
+    return f"model-{model}"
 
 
 def _replica_options(settings: ServeSettings) -> dict[str, Any]:
@@ -70,7 +86,7 @@ def _replica_options(settings: ServeSettings) -> dict[str, Any]:
         "num_replicas": settings.replicas,
         "ray_actor_options": {"num_cpus": settings.replica_cpus, "resources": needed_resources(settings)},
         # One batch is computed and the next one gathers. The rest waits in the fronts, which can refuse it.
-        "max_ongoing_requests": 2 * settings.max_batch + 2,
+        "max_ongoing_requests": 2 * settings.bucket_sizes[-1] + 2,
         "max_queued_requests": settings.max_queue,
         "health_check_timeout_s": HEALTH_TIMEOUT_S,
         # Several replicas make room for their successors one by one. A lone one stays until its successor is ready.

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from trnrt.backends import Backend, DeviceOptions
 from trnrt.backends.choosing import choose
+from trnrt.cache.bundles import Bundle, BundledPlans, read_bundle
+from trnrt.cache.entries import Entries
 from trnrt.cache.plan_files import save_partition
 from trnrt.cache.plans import PlanCache
 from trnrt.errors import DeviceError, OptionError
@@ -30,7 +32,7 @@ from trnrt.planner.sizes import default_shapes
 from trnrt.running.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, check_buckets
 from trnrt.running.buckets import choose as choose_buckets
 from trnrt.running.feeding import NodeArg, check_feeds, check_kinds, check_outputs, node_arg, row_counts
-from trnrt.running.lengths import Fitted, Lengths
+from trnrt.running.lengths import Fitted, Lengths, check_lengths
 from trnrt.running.no_rows import outputs_of_no_rows
 from trnrt.running.padding import open_lengths
 from trnrt.running.planning import Planner
@@ -63,10 +65,12 @@ class MoreOptions(TypedDict, total=False):
 class InferenceSession:
     """A model, compiled for a target, that runs on the simulator or on a NeuronCore.
 
-    - ``model``: a file's path, or its content.
+    - ``model``: a file's path, or its content; or a bundle's directory (``trnrt compile -o DIR``), which decides all
+      that a plan depends on.
     - ``target``: "trn1", "trn2", "trn3" or a target's file; by default this machine's device, else trn2.
-    - ``dtype``: the dtype of weights and activations; sums are float32. float8_e4m3 and float8_e5m2 are used where the
-      tensor engine is then twice as fast, and bfloat16 elsewhere; they need ``calibration``.
+    - ``dtype``: the dtype of weights and activations, by default float32; sums are float32. float8_e4m3 and
+      float8_e5m2 are used where the tensor engine is then twice as fast, and bfloat16 elsewhere; they need
+      ``calibration``.
     - ``fallback``: "onnxruntime" runs unsupported nodes on the CPU, and ``last_run.notes`` names them. By default such
       a model is refused.
     - ``shapes``: the sizes that the file leaves open, by input.
@@ -89,6 +93,8 @@ class InferenceSession:
     ``providers`` are ignored: a script for onnxruntime changes only its import.
     """
 
+    lengths: Lengths | None
+
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes,
@@ -96,7 +102,7 @@ class InferenceSession:
         providers: Sequence[object] | None = None,
         *,
         target: str | os.PathLike[str] | None = None,
-        dtype: str = "float32",
+        dtype: str | None = None,
         backend: str = "auto",
         fallback: str | None = None,
         buckets: Sequence[int] | None = None,
@@ -105,7 +111,24 @@ class InferenceSession:
     ) -> None:
         if unknown := set(more) - set(MoreOptions.__annotations__):
             raise TypeError(f"InferenceSession has no option {min(unknown)!r}")
-        effort = more.get("effort")
+        self.bundle = read_bundle(model)
+        device, effort = more.get("device"), more.get("effort")
+        if self.bundle is not None:
+            self._open_bundle(self.bundle, backend, device, more)
+            lengths = more.get("lengths")
+            self.bundle.check_arguments(
+                target=target,
+                dtype=dtype,
+                fallback=fallback,
+                shapes=shapes or None,
+                buckets=None if buckets is None else check_buckets(buckets),
+                lengths=None if lengths is None else check_lengths(lengths),
+                pads=more.get("pads") or None,
+                lnc=None if device is None else device.lnc,
+                **{name: more.get(name) for name in ("choices", "effort", "max_instructions", "narrow")},
+            )
+            return
+        dtype = dtype or "float32"
         asked = PlanOptions(
             dtype="bfloat16" if dtype in EIGHT_BITS else dtype,
             choices=more.get("choices", DEFAULT),
@@ -114,12 +137,8 @@ class InferenceSession:
             shapes=dict(shapes or {}),
             max_instructions=more.get("max_instructions"),
         )
-        device = more.get("device")
         cache = PlanCache(more.get("cache_dir"), enabled=more.get("cache", True))
-        choice = choose(backend, target, device, cache.compiled_directory)
-        self.runner: Backend = choice.backend
-        self.backend = choice.backend.name
-        self.backend_reason = choice.reason
+        self._choose_backend(backend, target, device, cache)
         hardware = get_target(target or device_target() or DEFAULT_TARGET)
         options = replace(
             asked,
@@ -132,17 +151,41 @@ class InferenceSession:
             options = replace(options, float8=Float8(dtype, narrow=more.get("narrow", "faster")))
         elif more.get("narrow", "faster") != "faster":
             raise OptionError(f"narrow chooses layers for 8-bit floats, and the dtype is {dtype}")
-        self.model: ImportedModel = import_model(model)
-        self.name = self.model.name
-        self.metadata = self.model.metadata
+        self._read_model()
         self.buckets = check_buckets(DEFAULT_BUCKETS if buckets is None else buckets)
-        self._slicer = Slicer(self.model)
         options = with_ranges(self.model, self._open_lengths(options, more), more.get("calibration"))
         self._plan_with(Planner(self.model, options, cache))
 
+    def _open_bundle(self, bundle: Bundle, backend: str, device: DeviceOptions | None, more: MoreOptions) -> None:
+        """Take everything that a plan depends on from the bundle."""
+        cache = BundledPlans(bundle, more.get("cache_dir"), enabled=more.get("cache", True))
+        if bundle.compiled is not None:
+            given = device or DeviceOptions()
+            device = replace(given, compiled=given.compiled or bundle.compiled)
+        self._choose_backend(backend, bundle.options.target, device, cache)
+        self._file = str(bundle.model)
+        self._read_model()
+        bundle.check_model(self.model.digest)
+        self.buckets, self.lengths = bundle.buckets, bundle.lengths
+        self._plan_with(Planner(self.model, bundle.options, cache))
+
+    def _choose_backend(
+        self, backend: str, target: str | os.PathLike[str] | None, device: DeviceOptions | None, cache: PlanCache
+    ) -> None:
+        choice = choose(backend, target, device, cache.compiled_directory)
+        self.runner: Backend = choice.backend
+        self.backend = choice.backend.name
+        self.backend_reason = choice.reason
+
+    def _read_model(self) -> None:
+        self.model: ImportedModel = import_model(self._file)
+        self.name = self.model.name
+        self.metadata = self.model.metadata
+        self._slicer = Slicer(self.model)
+
     def _open_lengths(self, options: PlanOptions, more: MoreOptions) -> PlanOptions:
         """Check the lengths, and return the options with the largest one for the sizes that the model leaves open."""
-        self.lengths: Lengths | None = None
+        self.lengths = None
         sizes, pads = more.get("lengths"), more.get("pads")
         if sizes is not None:
             self.lengths = open_lengths(self.model, self.serialized(), sizes, pads)
@@ -333,6 +376,21 @@ class InferenceSession:
         for the CPU are written as .onnx.
         """
         return save_partition(partition or self.partition(batch), directory)
+
+    def load(self, feeds: Mapping[str, Array]) -> Range:
+        """Compile for inputs of these shapes, and run nothing; the predicted latency on the device."""
+        arrays = self.fit_length(check_feeds(self.model, feeds)).arrays
+        partition = self._programs.load(arrays).partition
+        values = {name: arrays[name] for name in self.model.parameters}
+        return self._planner.latency({name: array.shape for name, array in arrays.items()}, values, partition)
+
+    def keep_plan(self, entries: Entries, batch: int = 1, length: int = 0) -> str:
+        """Plan for ``batch`` rows, of ``length`` if the session has lengths; keep the plan and its predicted latency.
+
+        Returns why they can't be kept, or "".
+        """
+        shapes = self.options.shapes if self.lengths is None else self.lengths.shapes(self.model, length)
+        return self._planner.keep(entries, default_shapes(self.model, batch, shapes))
 
     def serialized(self) -> str | bytes:
         """The model's path or its bytes, as onnxruntime loads them."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import hmac
+import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b, sha256
 
+from trnrt.serve.hosting.clients import EVERYBODY, FULL_RETRY_S, Client, current_client
+from trnrt.serve.hosting.guessing import Guesses
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.http.problems import Problem
+from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import ServeSettings
 
-FULL_RETRY_S = 1
 LARGEST_BODIES = 16
 """The limit of all requests' bodies together, in bodies of the largest size: clients must not fill the memory."""
 
@@ -22,36 +26,53 @@ class Admission:
         self.draining = False
         """True when the server is shutting down: it takes no more requests."""
         self.inside = self.held = 0
-        self.largest_body = settings.max_body_mib << 20
-        self._keys = [key.get_secret_value().encode("utf-8") for key in settings.api_keys]
-        self._most, self._metrics = settings.max_concurrency, metrics
+        self._metrics, self._guesses = metrics, Guesses()
+        self._secret = os.urandom(32)
+        self._clients: dict[bytes, Client] = {}
+        self._names: dict[str, Client] = {}
+        self.change(settings)
 
-    def check_key(self, given: bytes | None) -> None:
-        """Problem(401) if the server has keys, and this is none of them."""
-        if not self._keys:
-            return
-        # Compare with every key, each in constant time, so that the time reveals nothing about them.
-        if sum([hmac.compare_digest(given or b"", key) for key in self._keys]) and given is not None:
-            return
-        self._metrics.count_rejection("key")
-        reason = "no API key" if given is None else "a wrong API key"
-        way_out = "send one as Authorization: Bearer KEY or as X-API-Key: KEY"
-        raise Problem(401, f"{reason}; {way_out}", {"WWW-Authenticate": 'Bearer realm="trnrt"'})
+    def change(self, settings: ServeSettings) -> None:
+        """Set the keys and the limits. A key that keeps its name keeps what it has used up."""
+        self.largest_body, self._most = settings.max_body_mib << 20, settings.max_concurrency
+        share = 1.0 / settings.workers
+        keys = settings.named_keys
+        for name, key in keys.items():
+            if name in self._names:
+                self._names[name].change(key, share)
+            else:
+                self._names[name] = Client(name, key, share)
+        self._names = {name: self._names[name] for name in keys}
+        self._clients = {self._blind(bytes.fromhex(key.sha256)): self._names[name] for name, key in keys.items()}
+
+    def check_key(self, given: bytes | None, address: str = "") -> Client:
+        """The holder of this key, from now on ``current_client``; everybody if the server has no keys.
+
+        Problem(401) if it is none of the server's keys, 429 if ``address`` sent too many wrong ones.
+        """
+        client = EVERYBODY if not self._names else self._find_client(given, address)
+        current_client.set(client)
+        return client
 
     @contextmanager
-    def enter(self) -> Iterator[Body]:
-        """Hold a place for a request and, when they are counted, for the bytes of its body. Problem(503) if the
-        server is shutting down or full."""
+    def enter(self, client: Client | None = None) -> Iterator[Body]:
+        """Hold a place for a request and, when they are counted, for the bytes of its body.
+
+        Problem(503) if the server is shutting down or full, 429 if ``client`` (by default the current one) has used up
+        what its key allows.
+        """
         if self.draining:
             self._refuse("draining", "the server is shutting down and takes no more requests")
         if self.inside >= self._most:
             self._refuse("concurrency", f"the server answers {self.inside} requests already, which is its limit")
-        body = Body(self)
+        body, sender = Body(self), client or current_client.get()
+        sender.take_request(self._metrics)
         self.inside += 1
         try:
             yield body
         finally:
             self.inside -= 1
+            sender.inside -= 1
             self.held -= body.size
 
     def hold(self, body: Body, more: int) -> None:
@@ -69,9 +90,36 @@ class Admission:
         limit = f"{self.largest_body} bytes ({self.largest_body >> 20} MiB), which is the server's limit"
         return Problem(413, f"the body has more than {limit}")
 
+    def _find_client(self, given: bytes | None, address: str) -> Client:
+        if given is None:
+            self._metrics.count_rejection("key")
+            raise _key_problem("no API key")
+        key = self._blind(sha256(given).digest())
+        if wait := self._guesses.wait_s(address, key):
+            self._metrics.count_rejection("key_slowed")
+            text = "too many wrong API keys came from this address; this one was not compared"
+            raise Problem(429, text, retry_after=max(1, math.ceil(wait)))
+        client = self._clients.get(key)
+        if client is None:
+            self._metrics.count_rejection("key")
+            if self._guesses.note_wrong(address, key):
+                log("warning", "wrong_keys", address=address)
+            raise _key_problem("a wrong API key")
+        self._guesses.note_right(address, key)
+        return client
+
+    def _blind(self, digest: bytes) -> bytes:
+        """A hash that no client can foresee, so that the time of a look-up reveals nothing about the keys."""
+        return blake2b(digest, key=self._secret, digest_size=32).digest()
+
     def _refuse(self, reason: str, text: str) -> None:
         self._metrics.count_rejection(reason)
         raise Problem(503, text, retry_after=FULL_RETRY_S)
+
+
+def _key_problem(reason: str) -> Problem:
+    way_out = "send one as Authorization: Bearer KEY or as X-API-Key: KEY"
+    return Problem(401, f"{reason}; {way_out}", {"WWW-Authenticate": 'Bearer realm="trnrt"'})
 
 
 class Body:

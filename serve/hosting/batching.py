@@ -27,6 +27,7 @@ from trnrt.serve.hosting.description import NOTHING_KNOWN, Description
 from trnrt.serve.hosting.metrics import Metrics, ModelMetrics
 from trnrt.serve.http.problems import INTERNAL, Problem, problem_of
 from trnrt.serve.processes.logs import log, request_id
+from trnrt.serve.processes.traces import current_trace
 
 if TYPE_CHECKING:
     from trnrt.serve.hosting.inline import Jobs
@@ -87,13 +88,17 @@ class Limits:
 
 @dataclass(eq=False)
 class Member:
-    """A request in the queue or in a batch. Requests of one ``kind`` fit into one batch."""
+    """A request in the queue or in a batch. Requests of one ``kind`` fit into one batch.
+
+    ``request``, ``trace``: its ids in the log
+    """
 
     feeds: Feeds
     rows: int
     kind: object
     request: str
     queued: float
+    trace: Mapping[str, str]
 
 
 @dataclass(eq=False)
@@ -159,9 +164,10 @@ class Batcher:
         limits: Limits,
         metrics: Metrics,
         on_lost: Callable[[DeviceError], None] | None = None,
+        version: str = "1",
     ) -> None:
         self._name, self._runnable, self._thread, self._limits = name, runnable, thread, limits
-        self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name), on_lost
+        self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name, version), on_lost
         self._loop = asyncio.get_running_loop()
         self._queue: dict[int, _Waiting] = {}
         self._lock = threading.Lock()
@@ -180,6 +186,11 @@ class Batcher:
         """Requests in the queue."""
         return len(self._queue)
 
+    @property
+    def is_arriving(self) -> bool:
+        """True while requests for the model are arriving."""
+        return self._arriving > 0
+
     @contextmanager
     def arriving(self) -> Iterator[None]:
         """See ``ServedModel.arriving``."""
@@ -196,7 +207,8 @@ class Batcher:
         self.admit()
         self._number += 1
         number = self._number
-        member = _Waiting(feeds, rows, kind, request_id.get(), time.perf_counter(), self._loop.create_future())
+        ids = request_id.get(), time.perf_counter(), current_trace.get().fields
+        member = _Waiting(feeds, rows, kind, *ids, self._loop.create_future())
         with self._lock:
             self._queue[number] = member
         self._metrics.pending(1)
@@ -205,6 +217,9 @@ class Batcher:
         timer = self._loop.call_later(timeout_s, self._expire, member.answer, timeout_s)
         try:
             inference = await member.answer
+        except BaseException:
+            self._metrics.count_failure(time.perf_counter() - member.queued)
+            raise
         finally:  # answered, timed out or cancelled: if still queued, it leaves the queue
             timer.cancel()
             with self._lock:
@@ -226,6 +241,10 @@ class Batcher:
         with self._lock:
             rows = sum(member.rows for member in self._queue.values())
         return max(1, math.ceil(rows * self._row_s))
+
+    def change_limits(self, limits: Limits) -> None:
+        """Set other limits; requests that wait already stay."""
+        self._limits = limits
 
     async def wait_idle(self) -> None:
         """Wait until nothing is queued or running."""
@@ -309,7 +328,7 @@ class Batcher:
             try:
                 answers, lost = self._answers(batch, free_since)
             except BaseException as error:  # no request may wait forever
-                answers = [(member, logged_problem(error, member.request)) for member in batch]
+                answers = [(member, logged_problem(error, member)) for member in batch]
             free_since = time.perf_counter()
             batch = self._next_full() if lost is None else []
             _post(self._loop, self._deliver, answers, bool(batch), lost)
@@ -324,7 +343,7 @@ class Batcher:
         except Exception as error:
             if len(batch) == 1 or isinstance(error, DeviceError):
                 lost = error if isinstance(error, DeviceError) else None
-                return [(member, logged_problem(error, member.request)) for member in batch], lost
+                return [(member, logged_problem(error, member)) for member in batch], lost
             log("warning", "batch_failed", model=self._name, requests=len(batch), error=_error_text(error))
         answers: _Answers = []
         alone = [member for member in batch if not member.answer.done()]
@@ -332,7 +351,7 @@ class Batcher:
             made, lost = self._answers([member], free_since)
             answers += made
             if lost is not None:
-                return answers + [(m, logged_problem(lost, m.request)) for m in alone[position + 1 :]], lost
+                return answers + [(m, logged_problem(lost, m)) for m in alone[position + 1 :]], lost
         return answers, None
 
     def _run(self, batch: list[_Waiting], free_since: float) -> list[Inference]:
@@ -363,7 +382,7 @@ class Batcher:
             waiting = list(self._queue.values())
             self._queue.clear()
         self._metrics.pending(-len(waiting))
-        return [(member, logged_problem(lost, member.request)) for member in waiting]
+        return [(member, logged_problem(lost, member)) for member in waiting]
 
 
 def compute_batch(
@@ -376,8 +395,8 @@ def compute_batch(
     outputs = runnable.run(merged)
     took = time.perf_counter() - start
     total = sum(rows)
-    metrics.batch(total, took, runnable.predicted_us(merged, total))
     bucket = runnable.bucket(total)
+    metrics.batch(total, took, runnable.predicted_us(merged, total), bucket)
     found = []
     for member, part in zip(batch, _split(outputs, rows), strict=True):
         busy = max(0.0, free_since - member.queued)
@@ -412,11 +431,11 @@ def _split(outputs: dict[str, Array], counts: Sequence[int]) -> list[dict[str, A
     return parts
 
 
-def logged_problem(error: BaseException, request: str) -> Problem:
-    """The client's error; the log has the details, under the request's id."""
+def logged_problem(error: BaseException, member: Member) -> Problem:
+    """The client's error; the log has the details, under the request's ids."""
     problem = problem_of(error) if isinstance(error, TrnrtError) else Problem(500, INTERNAL)
     if problem.status >= 500:
-        log("error", "inference_failed", request_id=request, error=_error_text(error))
+        log("error", "inference_failed", request_id=member.request, error=_error_text(error), **member.trace)
     return problem
 
 

@@ -33,7 +33,7 @@ class Description:
     ``by_length``: the same by sequence length, for a model with ``--lengths``; ``predictions`` are those of the
     longest
     ``mixing``: why rows of different requests can't share a batch; None if they can
-    ``version``: of the file; replicas of Ray Serve tell it
+    ``digest``: of the content that was loaded; "" if it is not known
     """
 
     inputs: tuple[TensorMeta, ...] = ()
@@ -46,7 +46,7 @@ class Description:
     batch: int | str | None = None
     mixing: str | None = None
     parameters: tuple[str, ...] = ()
-    version: str = ""
+    digest: str = ""
 
     def times(self, length: int) -> dict[int, Range]:
         """The device's time by bucket for sequences that are padded to ``length``; 0 for a model without lengths."""

@@ -9,23 +9,25 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from trnrt.cache.places import is_bundle
 from trnrt.errors import InputError
 from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.sizes import parse_shape
 from trnrt.report.top import labels_of, looked_up_labels
-from trnrt.running.buckets import DEFAULT_BUCKETS, cover
+from trnrt.running.buckets import cover
 from trnrt.running.lengths import Fitted, has_sequence, parse_pad
-from trnrt.running.rows import as_matrix, count_rows
+from trnrt.running.rows import count_rows
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.hosting.devices import device_options
-from trnrt.serve.hosting.golden import Golden, golden_feeds, make_golden
 from trnrt.serve.hosting.metrics import ModelMetrics
+from trnrt.serve.hosting.proving import Prover
 from trnrt.serve.http.problems import problem_of
 from trnrt.serve.settings import ServeSettings
 from trnrt.session import InferenceSession
-from trnrt.validate import Noise, open_onnxruntime
+from trnrt.validate.bundling import run_golden
+from trnrt.validate.golden import Golden, golden_feeds
 
 Array = NDArray[Any]
 MOST_SHAPES = 32
@@ -41,11 +43,13 @@ class LoadedModel:
     def __init__(self, path: Path, settings: ServeSettings) -> None:
         self.path = path
         self.session = open_session(path, settings)
+        bundle = self.session.bundle
+        self._golden_beside = path if bundle is None else bundle.model
         self._spare = self.session.with_options(self.session.options)
         self._prepared: set[object] = set()
         self._others: set[object] = set()
         batch, self.parameters = self.session.model.batch, self.session.model.parameters
-        self.most_rows = batch if isinstance(batch, int) else settings.max_batch
+        self.most_rows = batch if isinstance(batch, int) else self.session.buckets[-1]
         try:
             self.described = self._describe(settings)
             self._is_static = self._varies_in_rows_only()
@@ -53,12 +57,16 @@ class LoadedModel:
         except BaseException:  # free the device's memory for the next attempt
             self.close()
             raise
-        self.mergeable = settings.batching and self.described.mixing is None
+        self.set_batching(settings.batching)
+
+    def set_batching(self, batching: bool) -> None:
+        """Allow merging requests into batches, if the model's rows are independent."""
+        self.mergeable = batching and self.described.mixing is None
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs by name, all of them arrays."""
         session = self.session if self.kind(feeds) in self._prepared else self._other(feeds)
-        return _run(session, feeds)
+        return run_golden(session, feeds)
 
     def close(self) -> None:
         """Release the device."""
@@ -111,7 +119,7 @@ class LoadedModel:
         if isinstance(model.batch, int):
             buckets: tuple[int, ...] = (model.batch,)
         else:  # if rows depend on each other, each number of rows is a kernel of its own
-            buckets = _bucket_sizes(settings) if mixing is None else ()
+            buckets = self.session.buckets if mixing is None else ()
         return Description(
             inputs=tuple(map(_meta, model.inputs)),
             metadata=metadata,
@@ -124,39 +132,26 @@ class LoadedModel:
 
     def _compile(self) -> None:
         """Compile every bucket of every length, and compare each with onnxruntime."""
-        model, lengths = self.session.model, self.session.lengths
-        reference, noise = open_onnxruntime(self.session), Noise(self.session)
-        example: dict[str, Array] = {}
+        lengths, prover = self.session.lengths, Prover(self.session, self._golden_beside)
         times: dict[int, dict[int, Range]] = {}
         for length in (0,) if lengths is None else lengths.sizes:
             times[length] = {}
             for rows in self.described.buckets or (1,):
-                example = self._prepare(rows, length, reference, noise)
-                if (predicted := self.session.last_run.predicted) is not None:
+                feeds, predicted = prover.prove(rows, length)
+                self._prepared.add(self.kind(feeds))
+                if predicted is not None:
                     times[length][rows] = predicted
-        outputs = tuple(_output_meta(info, example[info.name], self.session) for info in model.outputs)
+        self.golden = prover.first
+        metas = [_output_meta(info, prover.example[info.name], self.session) for info in self.session.model.outputs]
         longest, by_length = times[max(times)], {} if lengths is None else times
-        self.described = replace(self.described, outputs=outputs, predictions=longest, by_length=by_length)
+        self.described = replace(self.described, outputs=tuple(metas), predictions=longest, by_length=by_length)
 
     def _why_mixing(self) -> str | None:
         batch = self.session.model.batch
         if batch is None:
             return "the model has no batch"
-        feeds = golden_feeds(self.session, self.path, batch if isinstance(batch, int) else 2)
+        feeds = golden_feeds(self.session, self._golden_beside, batch if isinstance(batch, int) else 2)
         return self.session.mixing(feeds)
-
-    def _prepare(self, rows: int, length: int, reference: Any, noise: Noise) -> dict[str, Array]:
-        """Compile a bucket, and compare its outputs with onnxruntime's. ``length``: of its sequences, if it has any."""
-        feeds = golden_feeds(self.session, self.path, rows)
-        if self.session.lengths is not None:
-            feeds = self.session.lengths.resize(feeds, length)
-        golden = make_golden(self.session, reference, feeds, noise)
-        outputs = _run(self.session, golden.feeds)
-        golden.check(outputs)
-        if not self._prepared:
-            self.golden = golden
-        self._prepared.add(self.kind(golden.feeds))
-        return outputs
 
     def _other(self, feeds: Mapping[str, Array]) -> InferenceSession:
         """The session for shapes beside the buckets'; it drops its compiled shapes when there are too many."""
@@ -176,7 +171,9 @@ def with_length(inference: Inference, fitted: Fitted, metrics: ModelMetrics) -> 
 
 
 def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
-    """The session of a model's file with the server's settings."""
+    """The session of a model's file, or of a bundle, with the server's settings."""
+    if is_bundle(path):
+        return _open_bundle(path, settings)
     model = import_model(path) if settings.shape or settings.lengths else None
     lengths = settings.lengths if model is not None and has_sequence(model) else None
     return InferenceSession(
@@ -187,10 +184,25 @@ def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
         narrow=settings.narrow,
         backend=settings.backend,
         fallback=None if settings.fallback == "none" else settings.fallback,
-        buckets=_bucket_sizes(settings),
+        buckets=settings.bucket_sizes,
         shapes=None if model is None else _shapes(model, settings),
         lengths=lengths or None,
         pads=None if model is None or not lengths else _pads(model, settings),
+        max_instructions=settings.max_instructions,
+        device=device_options(settings),
+    )
+
+
+def _open_bundle(path: Path, settings: ServeSettings) -> InferenceSession:
+    """The session of a bundle, whose options are its own. OptionError for a setting that contradicts it."""
+    given = settings.model_fields_set
+    return InferenceSession(
+        path,
+        target=settings.target,
+        dtype=settings.dtype if "dtype" in given else None,
+        backend=settings.backend,
+        fallback=None if settings.fallback == "none" else settings.fallback,
+        lengths=settings.lengths or None,
         max_instructions=settings.max_instructions,
         device=device_options(settings),
     )
@@ -210,15 +222,6 @@ def _shapes(model: ImportedModel, settings: ServeSettings) -> dict[str, tuple[in
     }
     sole = len(model.inputs) == 1
     return {name: sizes for name, sizes in given.items() if name in varying or (not name and sole and varying)}
-
-
-def _run(session: InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    names = [info.name for info in session.model.outputs]
-    return dict(zip(names, map(as_matrix, session.run(None, feeds)), strict=True))
-
-
-def _bucket_sizes(settings: ServeSettings) -> tuple[int, ...]:
-    return (*(size for size in DEFAULT_BUCKETS if size < settings.max_batch), settings.max_batch)
 
 
 def _meta(info: TensorInfo) -> TensorMeta:

@@ -6,26 +6,35 @@ prometheus_client is imported. Each worker can render the sum of all.
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from trnrt.nki.machine.timing import Range
 from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
-REASONS = ("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key")
+REASONS = (
+    *("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key", "key_limit", "key_slowed"),
+    *("malformed", "headers", "slow", "connections", "buffers", "host", "origin"),
+)
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ERRORS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_Mode = Literal["livesum", "livemax", "max"]
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -46,12 +55,19 @@ class Metrics:
         self._rejected = Counter(
             "trnrt_rejected", f"Requests that were refused, by reason ({', '.join(REASONS)}).", ["reason"], registry=own
         )
+        self._keys = Counter(
+            "trnrt_key_requests",
+            "Requests with a key that were answered, by the key's name.",
+            ["key", "code"],
+            registry=own,
+        )
         self._resident = Gauge(
             "trnrt_resident_bytes", "Memory of a worker.", ["worker"], registry=own, multiprocess_mode="livesum"
         )
         self._of_models = _Families(own)
-        self._models: dict[str, ModelMetrics] = {}
+        self._models: dict[tuple[str, str], ModelMetrics] = {}
         self._request_series = cache(self._find_series)  # looking labels up takes several times as long
+        self._key_series = cache(self._keys.labels)
         self.sample()
 
     def request(self, path: str, method: str, code: int, seconds: float) -> None:
@@ -63,54 +79,87 @@ class Metrics:
     def _find_series(self, path: str, method: str, code: int) -> tuple[Counter, Histogram]:
         return self._requests.labels(path, method, str(code)), self._request_seconds.labels(path)
 
+    def count_key(self, name: str, code: int | str) -> None:
+        """A request with the key of this name was answered."""
+        self._key_series(name, str(code)).inc()
+
     def count_rejection(self, reason: str) -> None:
         """A request was refused: one of REASONS."""
         self._rejected.labels(reason).inc()
 
-    def model(self, name: str) -> ModelMetrics:
-        """The metrics of one model; the same object every time."""
-        if name not in self._models:
-            self._models[name] = ModelMetrics(name, self._of_models)
-        return self._models[name]
+    def model(self, name: str, version: str = "1") -> ModelMetrics:
+        """The metrics of one version of a model; the same object every time."""
+        if (name, version) not in self._models:
+            self._models[name, version] = ModelMetrics(name, version, self._of_models)
+        return self._models[name, version]
 
     def sample(self) -> None:
-        """Measure this worker's memory. Call it from time to time."""
+        """Measure this worker's memory, and note when its models last computed. Call it from time to time."""
+        for model in self._models.values():
+            model.note_last()
         try:
             pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         except OSError:  # no Linux
             return
         self._resident.labels(self._worker).set(pages * _PAGE)
 
+    def collect_all(self) -> CollectorRegistry:
+        """The metrics of all workers, to be collected."""
+        self.sample()
+        if not self._shared:
+            return self._registry
+        collector = MultiProcessCollector(None, path=self._shared)  # type: ignore[no-untyped-call]
+        with _lock_files(Path(self._shared), fcntl.LOCK_SH):
+            families = list(collector.collect())  # type: ignore[no-untyped-call]
+        registry = CollectorRegistry()
+        registry.register(_Collected(families))
+        return registry
+
     def render(self) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type."""
-        self.sample()
-        registry = self._registry
-        if self._shared:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry, path=self._shared)  # type: ignore[no-untyped-call]
-        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+        return generate_latest(self.collect_all()), CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _Collected:
+    """Metrics that were read already."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics."""
+        return self._families
 
 
 class _Families:
-    """The metrics with a label for the model."""
+    """The metrics with labels for the model and its version."""
 
     def __init__(self, own: CollectorRegistry) -> None:
-        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"trnrt_{name}", help_text, ["model"], buckets=buckets, registry=own)
+        def histogram(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            named = ["model", "version", *labels]
+            return Histogram(f"trnrt_{name}", help_text, named, buckets=buckets, registry=own)
 
         def counter(name: str, help_text: str, *labels: str) -> Counter:
-            return Counter(f"trnrt_{name}", help_text, ["model", *labels], registry=own)
+            return Counter(f"trnrt_{name}", help_text, ["model", "version", *labels], registry=own)
 
-        def gauge(name: str, help_text: str, *labels: str, mode: Literal["livesum", "livemax"] = "livesum") -> Gauge:
-            return Gauge(f"trnrt_{name}", help_text, ["model", *labels], registry=own, multiprocess_mode=mode)
+        def gauge(name: str, help_text: str, *labels: str, mode: _Mode = "livesum") -> Gauge:
+            named = ["model", "version", *labels]
+            return Gauge(f"trnrt_{name}", help_text, named, registry=own, multiprocess_mode=mode)
 
         self.queue = histogram("queue_seconds", "From a request's queueing to the start of its batch.", _SECONDS)
-        self.compute = histogram("compute_seconds", "Computing of a batch.", _SECONDS)
+        self.compute = histogram(
+            "compute_seconds", "Computing of a batch, by its size with padding (none for several).", _SECONDS, "bucket"
+        )
         self.total = histogram("inference_seconds", "From a request's queueing to its outputs.", _SECONDS)
+        which = ["model", "version"]
+        self.failed = Summary(
+            "trnrt_failed_inference_seconds", "From a request's queueing to its failure.", which, registry=own
+        )
         self.rows = histogram("batch_rows", "Rows of a batch, without padding.", _ROWS)
         self.places = counter(
             "sequence_places", "Places of sequences that were padded to --lengths: given, padding.", "kind"
         )
+        self.last = gauge("last_inference_timestamp_seconds", "When a batch was last computed, Unix time.", mode="max")
         self.pending = gauge("pending_requests", "Requests that wait for the model.")
         self.state = gauge("model_state", f"Workers with the model in a state ({', '.join(STATES)}).", "state")
         self.predicted = gauge(
@@ -128,14 +177,17 @@ class _Families:
 
 
 class ModelMetrics:
-    """The metrics of one model."""
+    """The metrics of one version of a model."""
 
-    def __init__(self, name: str, families: _Families) -> None:
-        self._name, self._families = name, families
-        self._queue, self._compute = families.queue.labels(name), families.compute.labels(name)
-        self._total, self._rows = families.total.labels(name), families.rows.labels(name)
-        self._pending, self._device = families.pending.labels(name), families.device.labels(name)
-        self._device_errors = families.device_errors.labels(name)
+    def __init__(self, name: str, version: str, families: _Families) -> None:
+        self._which, self._families = (name, version), families
+        which = self._which
+        self._compute = {0: families.compute.labels(*which, "")}
+        self._queue, self._failed = families.queue.labels(*which), families.failed.labels(*which)
+        self._last = 0.0
+        self._total, self._rows = families.total.labels(*which), families.rows.labels(*which)
+        self._pending, self._device = families.pending.labels(*which), families.device.labels(*which)
+        self._device_errors = families.device_errors.labels(*which)
 
     def pending(self, change: int) -> None:
         """A request was queued (+1), or left the queue (-1)."""
@@ -144,13 +196,15 @@ class ModelMetrics:
     def count_places(self, rows: int, length: int, size: int) -> None:
         """Count the places of ``rows`` sequences of ``length`` that were padded to ``size``; 0 without lengths."""
         if size:
-            self._families.places.labels(self._name, "given").inc(rows * length)
-            self._families.places.labels(self._name, "padding").inc(rows * (size - length))
+            self._families.places.labels(*self._which, "given").inc(rows * length)
+            self._families.places.labels(*self._which, "padding").inc(rows * (size - length))
 
-    def batch(self, rows: int, compute_s: float, predicted_us: float | None) -> None:
-        """A batch was computed; ``predicted_us`` is the device's predicted time."""
+    def batch(self, rows: int, compute_s: float, predicted_us: float | None, bucket: int = 0) -> None:
+        """A batch was computed, padded to ``bucket`` rows; ``predicted_us`` is the device's predicted time."""
         self._rows.observe(rows)
-        self._compute.observe(compute_s)
+        # Clients choose the rows: other sizes than the known ones must not become labels.
+        (self._compute.get(bucket) or self._compute[0]).observe(compute_s)
+        self._last = time.time()
         if predicted_us is not None:
             self._device.inc(predicted_us / 1e6)
 
@@ -159,10 +213,24 @@ class ModelMetrics:
         self._queue.observe(waited_s)
         self._total.observe(total_s)
 
+    def count_failure(self, seconds: float) -> None:
+        """A request that was queued got an error, or its client left, ``seconds`` after it was queued."""
+        self._failed.observe(seconds)
+
+    def note_last(self) -> None:
+        """Set when a batch was last computed: cheaper here than with each batch."""
+        if self._last:
+            self._families.last.labels(*self._which).set(self._last)
+
+    def set_buckets(self, buckets: Sequence[int]) -> None:
+        """Set the sizes of batch that the model is compiled for."""
+        for bucket in buckets:
+            self._compute[bucket] = self._families.compute.labels(*self._which, str(bucket))
+
     def state(self, current: str) -> None:
         """The model is in this state now."""
         for state in STATES:
-            self._families.state.labels(self._name, state).set(state == current)
+            self._families.state.labels(*self._which, state).set(state == current)
 
     def device_error(self) -> None:
         """The device failed while the model was loaded or run."""
@@ -171,16 +239,43 @@ class ModelMetrics:
     def set_predictions(self, predictions: Mapping[str, Range]) -> None:
         """Set the device's predicted time of a batch, by bucket."""
         for bucket, predicted in predictions.items():
-            self._families.predicted.labels(self._name, bucket).set(predicted.us / 1e6)
+            self._families.predicted.labels(*self._which, bucket).set(predicted.us / 1e6)
 
     def shadow(self, outcome: str, max_abs: float | None = None, changed: int = 0) -> None:
         """onnxruntime ran a request, too: agreed, drifted or failed; or skipped it, as the queue was full."""
-        self._families.shadow.labels(self._name, outcome).inc()
+        self._families.shadow.labels(*self._which, outcome).inc()
         if max_abs is not None:
-            self._families.shadow_error.labels(self._name).observe(max_abs)
-            self._families.shadow_changed.labels(self._name).inc(changed)
+            self._families.shadow_error.labels(*self._which).observe(max_abs)
+            self._families.shadow_changed.labels(*self._which).inc(changed)
 
 
 def mark_worker_dead(pid: int) -> None:
-    """Drop a dead worker's gauges; its counters stay."""
+    """Drop a dead worker's gauges, and add its other numbers to those of earlier dead ones, in one file of each type.
+
+    Workers that end again and again must not fill the folder, nor slow the page down.
+    """
     mark_process_dead(pid)  # type: ignore[no-untyped-call]
+    folder = Path(os.environ[MULTIPROC])
+    with _lock_files(folder, fcntl.LOCK_EX):
+        for kind in ("counter", "histogram"):
+            file = folder / f"{kind}_{pid}.db"
+            with suppress(FileNotFoundError, RuntimeError):  # it counted nothing, or was killed while it wrote
+                _add_numbers(list(MmapedDict.read_all_values_from_file(file)), folder / f"{kind}_dead.db")  # type: ignore[no-untyped-call]
+                file.unlink()
+
+
+def _add_numbers(numbers: Iterable[tuple[str, float, float, int]], file: Path) -> None:
+    total = MmapedDict(str(file))  # type: ignore[no-untyped-call]
+    try:
+        for key, value, stamp, _ in numbers:
+            total.write_value(key, total.read_value(key)[0] + value, stamp)  # type: ignore[no-untyped-call]
+    finally:
+        total.close()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _lock_files(folder: Path, how: int) -> Iterator[None]:
+    """Keep a page from being made while numbers move from one file to another: it would have them twice, or not."""
+    with (folder / "moving").open("ab") as file:
+        fcntl.flock(file, how)
+        yield

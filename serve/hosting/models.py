@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,29 +16,35 @@ from numpy.typing import NDArray
 
 from trnrt.errors import DeviceError
 from trnrt.serve.hosting.batching import Batcher, ComputeThread, Inference, Limits
+from trnrt.serve.hosting.catalog import ONLY_VERSION, Pinned
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.inline import LoopOrThread, measure_batch
 from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.pins import why_changed
 from trnrt.serve.hosting.recovering import Backoff, Failure, failure_of
 from trnrt.serve.hosting.shadow import Shadow
 from trnrt.serve.http.checking import Checker, check_outputs
 from trnrt.serve.http.problems import RETRY_AFTER_S, Problem, error_text
 from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import ServeSettings
+from trnrt.serve.settings_models import BY_COMPILING
 
 Array = NDArray[Any]
 State = Literal["loading", "ready", "recovering", "failed", "unloading", "unloaded"]
 BACKOFF = Backoff()
-ONLY_VERSION = "1"
-"""The only version of every model."""
+ARRIVAL_S = 5.0
+"""How long a version that ends waits for requests that are arriving for it."""
+_LOOK_S = 0.01
 
 
 @dataclass(frozen=True)
 class _Engine:
-    """The parts of a ready model."""
+    """The parts of a ready model; ``settings`` are those that it was compiled with."""
 
     loaded: LoadedModel
+    settings: ServeSettings
     thread: ComputeThread
     place: LoopOrThread
     batcher: Batcher
@@ -52,8 +60,19 @@ class _Engine:
         self.shadow.stop()
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """An engine that does not serve yet, its content, and the model's state before."""
+
+    engine: _Engine
+    pinned: Pinned
+    state: State
+    reason: str | None
+    recovering: bool
+
+
 class ServedModel:
-    """A model of the repository, in any state. ``described`` is set when it is first ready, and cleared by ``unload``.
+    """A version of a model, in any state. ``described`` is set when it is first ready, and cleared by ``unload``.
 
     If the device fails during a run or a load, the model is ``recovering``: it is loaded again after a pause, and again
     until it answers its golden input. If this process can't use the device any more, the model has failed, and
@@ -67,8 +86,11 @@ class ServedModel:
         settings: ServeSettings,
         metrics: Metrics,
         core_lost: asyncio.Event | None = None,
+        pinned: Pinned | None = None,
     ) -> None:
-        self.name, self.version, self.path = name, ONLY_VERSION, path
+        """``pinned``: the content to load, which is then ``path``'s; by default whatever is in the file."""
+        self.pinned = pinned or Pinned(name, ONLY_VERSION, path, path)
+        self.name, self.version = name, self.pinned.version
         self.state: State = "loading"
         self.described = NOTHING_KNOWN
         self.reason: str | None = None
@@ -76,8 +98,9 @@ class ServedModel:
         self._recovering: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._attempts, self._ready_since, self._again = 0, 0.0, 0.0
-        self._settings, self._metrics, self._own_metrics = settings, metrics, metrics.model(name)
+        self._settings, self._metrics, self._own_metrics = settings, metrics, metrics.model(name, self.version)
         self._engine: _Engine | None = None
+        self._prepared: _Prepared | None = None
         self._changing = asyncio.Lock()
         self._become("loading")
 
@@ -96,6 +119,7 @@ class ServedModel:
         check_outputs(loaded.described, outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
         fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
+        current_client.get().take_rows(rows, self._metrics)
         with engine.place.expecting(rows):
             answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
         inference = with_length(answer, fitted, self._own_metrics)
@@ -114,37 +138,104 @@ class ServedModel:
         """
         return self._engine.batcher.arriving() if self._engine else nullcontext()
 
-    async def load(self) -> str | None:
-        """Load the file, or reload it; return why that failed.
+    @property
+    def loaded_settings(self) -> ServeSettings | None:
+        """The settings that the serving model was compiled with; None if none serves."""
+        return None if self._engine is None else self._engine.settings
 
-        During a reload the old model serves, and stays if the new one does not load.
+    def change_settings(self, settings: ServeSettings) -> bool:
+        """Take over new settings, limits at once; True if the model has to be loaded again for the others."""
+        before, self._settings = self._settings, settings
+        engine = self._engine
+        if engine is not None:
+            before = engine.settings
+            shadow = engine.shadow
+            if settings.shadow != shadow.share:
+                shadow.stop()
+                shadow = Shadow(self.name, engine.loaded.session, settings.shadow, self._own_metrics)
+            engine.loaded.set_batching(settings.batching)
+            engine.batcher.change_limits(self._limits_of(engine.loaded))
+            checker = Checker(engine.loaded.described, settings.max_tensor_elements)
+            self._engine = replace(engine, checker=checker, shadow=shadow)
+        changed = any(getattr(settings, name) != getattr(before, name) for name in BY_COMPILING)
+        return changed and self.state not in ("unloading", "unloaded")
+
+    @property
+    def path(self) -> Path:
+        """The file that is loaded."""
+        return self.pinned.file
+
+    @property
+    def digest(self) -> str:
+        """The digest of the content; "" if it is not known."""
+        return self.pinned.digest
+
+    async def load(self) -> str | None:
+        """Load the content, or load it again; return why that failed.
+
+        During a reload the old engine serves, and stays if the new one does not load.
         """
         async with self._changing:
-            recovering = self.state == "recovering"
-            self._stop_recovering()
-            if self._engine is None:
-                self._become("loading")
-            made = await self._make_engine()
-            if isinstance(made, Failure):
-                # A request for it must not end the attempts that were under way.
-                self._not_loaded(made, again=recovering and self._recovering is None)
-                return made.reason
-            old = self._install(made)
+            made = await self._try_load(self.pinned)
+            if isinstance(made, str):
+                return made
+            old = self._install(made.engine)
         if old is not None:
             await old.close()
         return None
 
-    async def unload(self) -> None:
-        """Finish the queue, and release the model."""
+    async def prepare(self, pinned: Pinned) -> str | None:
+        """Load another content, or the same again, but let it not serve before ``commit``; return why that failed."""
+        async with self._changing:
+            was_unloaded, reason = self.state == "unloaded", self.reason
+            made = await self._try_load(pinned)
+            if isinstance(made, str):
+                if was_unloaded:  # it stays so: the server must not become unready
+                    self._stop_recovering()
+                    self._become("unloaded", reason)
+                return made
+            self._prepared = made
+        return None
+
+    async def commit(self) -> Callable[[], Awaitable[None]]:
+        """Let what was prepared serve; the result releases what served before."""
+        async with self._changing:
+            prepared, self._prepared = self._prepared, None
+            if prepared is None:  # it was unloaded meanwhile
+                return _nothing
+            self.pinned = prepared.pinned
+            old = self._install(prepared.engine)
+        return _nothing if old is None else old.close
+
+    async def abort(self) -> None:
+        """Drop what was prepared, if anything was."""
+        async with self._changing:
+            prepared, self._prepared = self._prepared, None
+            if prepared is None:
+                return
+            if self._engine is None and self._recovering is None:
+                if prepared.recovering:
+                    self._recover(prepared.reason or "")
+                else:
+                    self._become(prepared.state, prepared.reason)
+        await prepared.engine.close()
+
+    async def unload(self, *, patient: bool = False) -> None:
+        """Finish the queue, and release the model. ``patient``: wait first for requests that are arriving for it."""
+        end = time.monotonic() + ARRIVAL_S
+        while patient and self._engine is not None and self._engine.batcher.is_arriving and time.monotonic() < end:
+            await asyncio.sleep(_LOOK_S)
         async with self._changing:
             self._stop_recovering()
             engine, self._engine = self._engine, None
+            prepared, self._prepared = self._prepared, None
             self._become("unloading")
-            if engine is not None:
-                await engine.close()
+            for one in (engine, prepared.engine if prepared else None):
+                if one is not None:
+                    await one.close()
             self.described = NOTHING_KNOWN
             self._become("unloaded", "it was unloaded")
-            log("info", "model_unloaded", model=self.name)
+            log("info", "model_unloaded", model=self.name, version=self.version)
 
     async def wait_idle(self) -> None:
         """Wait until nothing is queued or running."""
@@ -165,8 +256,10 @@ class ServedModel:
         described = self.described = engine.loaded.described
         self._ready_since = BACKOFF.now()
         self._become("ready")
+        self._own_metrics.set_buckets(described.buckets)
         self._own_metrics.set_predictions(described.named_predictions)
-        log("info", "model_ready", model=self.name, buckets=described.buckets, alone=described.mixing)
+        told = {"version": self.version, "digest": self.digest}
+        log("info", "model_ready", model=self.name, **told, buckets=described.buckets, alone=described.mixing)
         return old
 
     def _not_loaded(self, failure: Failure, *, again: bool) -> None:
@@ -214,7 +307,7 @@ class ServedModel:
     async def _load_again(self, pause_s: float) -> None:
         await BACKOFF.wait(pause_s)
         async with self._changing:
-            made = await self._make_engine()
+            made = await self._make_engine(self.pinned)
             if not isinstance(made, Failure):
                 self._install(made)
                 return
@@ -227,30 +320,59 @@ class ServedModel:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
-    async def _make_engine(self) -> _Engine | Failure:
-        thread = ComputeThread(f"compute {self.name}")
+    async def _try_load(self, pinned: Pinned) -> _Prepared | str:
+        """An engine for a content, or why there is none. The lock is held."""
+        state, reason, recovering = self.state, self.reason, self.state == "recovering"
+        self._stop_recovering()
+        if self._engine is None:
+            self._become("loading")
+        made = await self._make_engine(pinned)
+        if isinstance(made, Failure):
+            # A request for it must not end the attempts that were under way.
+            self._not_loaded(made, again=recovering and self._recovering is None)
+            return made.reason
+        return _Prepared(made, pinned, state, reason, recovering)
+
+    async def _make_engine(self, pinned: Pinned) -> _Engine | Failure:
+        thread, settings = ComputeThread(f"compute {self.name}"), self._settings
         try:
-            loaded: LoadedModel = await thread.call(lambda: LoadedModel(self.path, self._settings))
-            batch_s = await thread.call(lambda: measure_batch(loaded))
-            return self._assemble(loaded, thread, LoopOrThread(self.name, thread, loaded.most_rows, batch_s))
+            loaded: LoadedModel | Failure = await thread.call(lambda: _load(pinned, settings))
+            if isinstance(loaded, LoadedModel):
+                batch_s = await thread.call(partial(measure_batch, loaded))
+                place = LoopOrThread(self.name, thread, loaded.most_rows, batch_s)
+                return self._assemble(loaded, settings, thread, place)
+            thread.stop()
+            return loaded
         except Exception as error:
             thread.stop()
             if isinstance(error, DeviceError):
                 self._own_metrics.device_error()
-            return failure_of(error)
+            failure = failure_of(error)
+            return replace(failure, reason=pinned.name_source(failure.reason))
         except asyncio.CancelledError:
             thread.stop()
             raise
 
-    def _assemble(self, loaded: LoadedModel, thread: ComputeThread, place: LoopOrThread) -> _Engine:
-        settings = self._settings
-        limits = Limits(loaded.most_rows, settings.max_delay_ms / 1e3, settings.max_queue)
+    def _limits_of(self, loaded: LoadedModel) -> Limits:
+        return Limits(loaded.most_rows, self._settings.max_delay_ms / 1e3, self._settings.max_queue)
+
+    def _assemble(
+        self, loaded: LoadedModel, compiled: ServeSettings, thread: ComputeThread, place: LoopOrThread
+    ) -> _Engine:
+        settings, limits = self._settings, self._limits_of(loaded)  # they may have changed since ``compiled``
+        loaded.set_batching(settings.batching)
         shadow = Shadow(self.name, loaded.session, settings.shadow, self._own_metrics)
         batcher = Batcher(
-            self.name, loaded, place, limits, self._metrics, on_lost=lambda error: self._drop_engine(loaded, error)
+            self.name,
+            loaded,
+            place,
+            limits,
+            self._metrics,
+            on_lost=lambda error: self._drop_engine(loaded, error),
+            version=self.version,
         )
         checker = Checker(loaded.described, settings.max_tensor_elements)
-        return _Engine(loaded, thread, place, batcher, checker, shadow)
+        return _Engine(loaded, compiled, thread, place, batcher, checker, shadow)
 
     def _ready_engine(self) -> _Engine:
         if self._engine is not None:
@@ -262,3 +384,17 @@ class ServedModel:
     def _become(self, state: State, reason: str | None = None) -> None:
         self.state, self.reason = state, reason
         self._own_metrics.state(state)
+
+
+def _load(pinned: Pinned, settings: ServeSettings) -> LoadedModel | Failure:
+    """Load a content, if it is still what was pinned."""
+    changed = why_changed(pinned)
+    if changed is not None:
+        return Failure(changed)
+    loaded = LoadedModel(pinned.file, settings)
+    loaded.described = replace(loaded.described, digest=pinned.digest)
+    return loaded
+
+
+async def _nothing() -> None:
+    """Release nothing."""

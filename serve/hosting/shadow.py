@@ -17,11 +17,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from trnrt.serve.hosting.golden import make_golden
 from trnrt.serve.hosting.metrics import ModelMetrics
 from trnrt.serve.processes.logs import log
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, changed_decisions, open_onnxruntime
+from trnrt.validate.golden import make_golden
 
 Array = NDArray[Any]
 WAITING = 8
@@ -35,7 +35,7 @@ class Shadow:
     """The shadow of one model, for a ``share`` of its requests. ``offer`` never waits and never fails."""
 
     def __init__(self, name: str, session: InferenceSession, share: float, metrics: ModelMetrics) -> None:
-        self._name, self._session, self._share, self._metrics = name, session, share, metrics
+        self._name, self._session, self.share, self._metrics = name, session, share, metrics
         self._queue: Queue[tuple[Mapping[str, Array], Mapping[str, Array]]] = Queue(WAITING)
         self._stopped = threading.Event()
         self._reference: Any = None
@@ -45,7 +45,7 @@ class Shadow:
 
     def offer(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
         """Queue an answered request, with all outputs, with the probability ``share``."""
-        if random.random() >= self._share:
+        if random.random() >= self.share:
             return
         try:
             self._queue.put_nowait((feeds, outputs))

@@ -19,10 +19,13 @@ from trnrt.serve.http.limits import Deadline, Gate, Tracked
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes_operating import add_operating
 from trnrt.serve.http.routes_predict import add_predict
-from trnrt.serve.http.routes_protocol import add_protocol
+from trnrt.serve.http.routes_protocol import add_infer, add_protocol
+from trnrt.serve.http.routes_triton import add_triton
+from trnrt.serve.http.routes_v1 import add_v1
 from trnrt.serve.http.tensors import value_text
 
-DESCRIPTION = """ONNX models, served by the Open Inference Protocol (version 2) and by a simple `POST /predict`.
+DESCRIPTION = """ONNX models, served by the Open Inference Protocol (version 2), by version 1 of KServe's protocol,
+and by a simple `POST /predict`.
 
 Every failure, of every path, is `{"error": "text"}`."""
 
@@ -59,8 +62,11 @@ def make_app(repository: Repository) -> FastAPI:
         exception_handlers={HTTPException: _http_error},
     )
     app.state.repository = repository
+    add_infer(app)
+    add_triton(app)
     add_protocol(app)
     add_predict(app)
+    add_v1(app)
     add_operating(app)
     app.include_router(routes_pages.router)
     app.layers = Dispatch(app, framework_layers(app.build_middleware_stack()))

@@ -17,16 +17,21 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trnrt.serve.hosting.clients import EVERYBODY, current_client
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.answers import error_answer
+from trnrt.serve.http.origins import Origins
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log, request_id
+from trnrt.serve.processes.traces import begin_trace, current_trace, recorders
 
 HEALTH = ("/v2/health/live", "/v2/health/ready")
 METRICS = "/metrics"
 OPEN = ("/", "/docs", "/openapi.json")
 OPEN_FOLDER = "/pages/"
 """These paths need no key: health, and pages and scripts, which contain nothing of the models."""
+_DEADLINE = "trnrt.deadline"
+"""The place of a request's ``_Limit`` in its scope."""
 UNTIMED = "/v2/repository/"
 """Paths without a deadline: loading a model takes as long as compiling it."""
 
@@ -35,8 +40,8 @@ WATCH_AFTER_S = 0.05
 GONE = 499
 """The status in log and metrics of a request whose client has gone; it is never sent."""
 
-_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 
@@ -65,8 +70,13 @@ class Tracked:
             return
         began = time.perf_counter()
         given = header(scope, b"x-request-id")
-        identity = given if given is not None and _SANE_ID.fullmatch(given) else self._new_id()
+        identity = given if given is not None and SANE_ID.fullmatch(given) else self._new_id()
         request_id.set(identity)
+        current_client.set(EVERYBODY)
+        parent = header(scope, b"traceparent")
+        token = None
+        if parent is not None or (recorders and not _is_probe(scope)):
+            token = begin_trace(parent, header(scope, b"tracestate"))
         method = scope["method"]
         # A HEAD is a GET without its body; the server's own scope keeps the method.
         inner = {**scope, "method": "GET"} if method == "HEAD" else scope
@@ -75,6 +85,9 @@ class Tracked:
             await self._answer_request(inner, receive, sender)
         finally:
             self._record_request(inner, method, sender, time.perf_counter() - began)
+            if token is not None:
+                _end_trace(inner, method, sender)
+                current_trace.reset(token)
 
     def _new_id(self) -> str:
         """A random prefix for the worker and a count, which is faster than a random number for each request."""
@@ -104,9 +117,29 @@ class Tracked:
         route = scope.get("route")
         path = getattr(route, "path", None) or "other"
         status = sender.status or GONE
-        self._metrics.request(path, method if method in _METHODS else "other", status, seconds)
-        error = {"error": sender.error} if sender.error else {}
-        log("info", "request", method=method, path=scope["path"], status=status, ms=round(seconds * 1e3, 3), **error)
+        self._metrics.request(path, method if method in METHODS else "other", status, seconds)
+        more = {"error": sender.error} if sender.error else {}
+        if name := current_client.get().name:
+            self._metrics.count_key(name, status)
+            more["key"] = name
+        log("info", "request", method=method, path=scope["path"], status=status, ms=round(seconds * 1e3, 3), **more)
+
+
+def _is_probe(scope: Scope) -> bool:
+    """True for what is asked every few seconds by machines: spans of these would bury the others."""
+    return scope["path"] in HEALTH or scope["path"] == METRICS
+
+
+def _end_trace(scope: Scope, method: str, sender: _Sender) -> None:
+    """End the request's span, by OpenTelemetry's conventions for HTTP servers."""
+    known, status = method if method in METHODS else "_OTHER", sender.status or GONE
+    attributes = {"http.request.method": known, "url.path": scope["path"], "http.response.status_code": status}
+    if route := getattr(scope.get("route"), "path", None):
+        attributes["http.route"] = route
+    if status >= 500:
+        attributes["error.type"] = str(status)
+    name = f"{'HTTP' if known == '_OTHER' else known} {route or ''}".rstrip()
+    current_trace.get().end(name, attributes, sender.error if status >= 500 else "")
 
 
 class _Sender:
@@ -120,28 +153,37 @@ class _Sender:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = [*message.get("headers", ()), (b"x-request-id", self._identity)]
+            headers = [*message.get("headers", ()), (b"x-request-id", self._identity), *current_trace.get().headers]
             if _NO_SNIFFING not in headers:
                 headers.append(_NO_SNIFFING)
-            message = {**message, "headers": headers}
-        elif not self._with_body and message["type"] == "http.response.body":
+            await self._send({**message, "headers": headers})
+            self.status = message["status"]  # the server may refuse to begin an answer
+            return
+        if not self._with_body and message["type"] == "http.response.body":
             message = {**message, "body": b""}
         await self._send(message)
 
 
 class Gate:
-    """Refuses requests during a shutdown, above the limit, without a key, or with a body that is too large."""
+    """Refuses requests of other sites, during a shutdown, above the limit, without a key, or with too large a body."""
 
     def __init__(self, app: ASGIApp, repository: Repository) -> None:
         self.app, self._admission = app, repository.admission
+        self._repository, self._settings = repository, repository.settings
+        self._origins = Origins(repository.settings, repository.metrics.count_rejection)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if self._settings is not self._repository.settings:  # they were read again
+            self._settings = self._repository.settings
+            self._origins = Origins(self._settings, self._repository.metrics.count_rejection)
+        self._origins.check(scope)
         path = scope["path"]
         if not (path in HEALTH or path in OPEN or path.startswith(OPEN_FOLDER)):
-            self._admission.check_key(_given_key(scope))
+            client = scope.get("client")
+            self._admission.check_key(_given_key(scope), client[0] if client else "")
         self._check_body(scope)
         if path in HEALTH or path == METRICS:
             # They must always answer; they read no body.
@@ -184,22 +226,21 @@ class Deadline:
 
     def __init__(self, app: ASGIApp, repository: Repository) -> None:
         self.app, self._repository = app, repository
-        self._seconds = repository.settings.request_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(UNTIMED):
             await self.app(scope, receive, send)
             return
         watch = _Watch(receive, send)
-        limit = asyncio.timeout(self._seconds)
+        limit = scope[_DEADLINE] = _Limit(self._repository.settings.request_timeout)
         try:
-            async with limit:
+            async with limit.timeout:
                 await self.app(scope, watch.receive, watch.send)
         except TimeoutError:
-            if not limit.expired():
+            if not limit.timeout.expired():
                 raise
             self._repository.metrics.count_rejection("timeout")
-            raise Problem(504, f"the request took longer than {self._seconds:g} s, the server's limit") from None
+            raise Problem(504, f"the request took longer than {limit.seconds:g} s, the server's limit") from None
         except asyncio.CancelledError:
             if not watch.gone:
                 raise
@@ -207,6 +248,26 @@ class Deadline:
             raise Problem(GONE, "the client has gone") from None
         finally:
             watch.stop()
+
+
+class _Limit:
+    """The time that a request may take, seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._began = seconds, asyncio.get_running_loop().time()
+        self.timeout = asyncio.timeout(seconds)
+
+    def change(self, seconds: float) -> None:
+        """Set another limit, from the request's begin."""
+        self.seconds = seconds
+        self.timeout.reschedule(self._began + seconds)
+
+
+def limit_time(scope: Scope, seconds: float) -> None:
+    """Give a request its model's own time."""
+    limit: _Limit | None = scope.get(_DEADLINE)
+    if limit is not None and limit.seconds != seconds:
+        limit.change(seconds)
 
 
 class _Watch:

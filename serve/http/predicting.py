@@ -160,7 +160,7 @@ def predictions_of(outputs: Mapping[str, Array], described: Description, rows: i
     metas, labels = described.outputs, described.labels
     scores = next((meta for meta in metas if _are_scores(outputs[meta.name], meta, labels, rows)), None)
     if scores is None:
-        return {"predictions": _values(outputs, metas, rows)}
+        return {"predictions": outputs_by_row(outputs, metas, rows)}
     probabilities = _probabilities(outputs[scores.name])
     names = list(labels) if labels is not None else [str(k) for k in range(probabilities.shape[1])]
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP]
@@ -204,8 +204,12 @@ def _probabilities(scores: Array) -> Array:
     return shares.astype(scores.dtype)
 
 
-def _values(outputs: Mapping[str, Array], metas: Sequence[TensorMeta], rows: int) -> list[Any]:
-    """Each row's values: those of the only output, or of all by name."""
+def outputs_by_row(outputs: Mapping[str, Array], metas: Sequence[TensorMeta], rows: int) -> list[Any]:
+    """Each row's values: those of the only output, or of all by name.
+
+    Raises:
+        TensorError: for an output that JSON can't hold
+    """
     columns = {meta.name: _rows(outputs[meta.name], meta, rows) for meta in metas}
     if len(columns) == 1:
         return next(iter(columns.values()))

@@ -27,7 +27,7 @@ BINARY = "application/octet-stream"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 
 # Parameters of other servers' extensions, which must not be ignored silently.
-_REFUSED = ("classification", "shared_memory_region")
+REFUSED_PARAMETERS = ("classification", "shared_memory_region")
 _LONGEST_LIST = 10
 
 
@@ -132,14 +132,15 @@ def parse_infer(body: bytes, length: int | None, described: Description, most_el
     policy = parameters.get("nan_policy")
     if policy is not None and (type(policy) is not str or policy not in NAN_POLICIES):
         raise RequestError(f"nan_policy is {value_text(policy)}; it is {' or '.join(map(repr, NAN_POLICIES))}")
-    inputs, outputs = _by_name(described.inputs), _by_name(described.outputs)
+    inputs, outputs = by_name(described.inputs), by_name(described.outputs)
     feeds = _feeds(request.get("inputs"), binary, length is not None, inputs, most_elements)
     all_binary = _flag(parameters, "binary_data_output", "the request")
     wanted, chosen = _wanted_outputs(request.get("outputs"), outputs, all_binary)
     return InferRequest(_id(request.get("id")), feeds, wanted, chosen, policy)
 
 
-def _by_name(metas: Sequence[TensorMeta]) -> dict[str, TensorMeta]:
+def by_name(metas: Sequence[TensorMeta]) -> dict[str, TensorMeta]:
+    """Tensors by their name."""
     return {meta.name: meta for meta in metas}
 
 
@@ -159,7 +160,7 @@ def _parameters(holder: dict[str, Any], title: str) -> dict[str, Any]:
         return {}
     if type(given) is not dict:
         raise RequestError(f"the parameters of {title} are {value_text(given)}; they are an object")
-    for name in _REFUSED:
+    for name in REFUSED_PARAMETERS:
         if name in given:
             raise RequestError(f"{title} has the parameter {name!r}; this server does not serve that extension")
     return given
@@ -202,7 +203,7 @@ def _tensor(
     tensor: dict[str, Any], meta: TensorMeta, binary: memoryview, has_binary: bool, most_elements: int
 ) -> tuple[Array, int]:
     """One input, and how many bytes of ``binary`` it took."""
-    datatype = _datatype(tensor.get("datatype"), meta)
+    datatype = check_datatype(tensor.get("datatype"), meta)
     shape = tensors.check_shape(tensor.get("shape"), most_elements)
     parameters = _parameters(tensor, f"input {value_text(meta.name)}")
     size = parameters.get("binary_data_size")
@@ -221,7 +222,8 @@ def _tensor(
     return tensors.from_binary(binary[:size], shape, datatype), size
 
 
-def _datatype(given: object, meta: TensorMeta) -> Datatype:
+def check_datatype(given: object, meta: TensorMeta) -> Datatype:
+    """The client's datatype. TensorError unless it is the model's."""
     if type(given) is not str or given not in DATATYPES:
         raise TensorError(f"its datatype is {value_text(given)}; datatypes are {', '.join(DATATYPES)}")
     wanted = datatype_of(meta.dtype)
@@ -259,13 +261,14 @@ def render_infer(
     outputs: Mapping[str, Array],
     metas: Sequence[TensorMeta],
     parameters: Mapping[str, float | int | str | bool] | None = None,
+    version: str = "1",
 ) -> tuple[bytes, int | None]:
     """The body of an answer, and the length of its JSON if binary data follow, else None.
 
     Raises:
         TensorError: for an output that JSON can't hold; names it and the way out
     """
-    known = _by_name(metas)
+    known = by_name(metas)
     described: list[dict[str, Any]] = []
     blobs: list[bytes] = []
     for name in request.outputs:
@@ -281,7 +284,7 @@ def render_infer(
                 way_out = "ask for binary data, or say what to send with the request's parameters.nan_policy"
                 raise TensorError(f"output {value_text(name)}: {error}; {way_out}") from None
         described.append(tensor)
-    answer: dict[str, Any] = {"model_name": model, "outputs": described}
+    answer: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
     if request.id is not None:
         answer["id"] = request.id
     if parameters:

@@ -3,60 +3,103 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trnrt.serve.hosting.repository import Action, Repository
-from trnrt.serve.http import schemas
+from trnrt.serve.hosting.changes import Action
+from trnrt.serve.hosting.clients import current_client
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.http import operating, schemas
 from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.limits import METRICS
 from trnrt.serve.http.problems import Problem
+from trnrt.serve.http.protocol import RequestError
 from trnrt.serve.http.routes import add_route, repository_of
+from trnrt.serve.settings import ServeSettings
+
+Found = TypeVar("Found")
+
+Parsed = TypeVar("Parsed")
 
 
 def add_operating(app: FastAPI) -> None:
     """Add /metrics and the repository extension."""
     add_route(app, "Operating", "GET", METRICS, metrics, schemas.METRICS_SUCCESS, schemas.EVERYWHERE)
-    failures = (400, 403, *schemas.FOR_A_MODEL)
-    for path, handler, success in (
-        ("index", repository_index, "RepositoryIndex"),
-        ("models/{model}/load", repository_load, "Empty"),
-        ("models/{model}/unload", repository_unload, "Empty"),
+    failures = schemas.FOR_A_MODEL
+    for path, handler, body, success in (
+        ("index", repository_index, "IndexRequest", "RepositoryIndex"),
+        ("models/{model}/load", repository_load, "LoadRequest", "Empty"),
+        ("models/{model}/unload", repository_unload, "UnloadRequest", "Empty"),
+        ("models/{model}/canary", repository_canary, "CanaryRequest", "Empty"),
     ):
-        add_route(app, "Model repository", "POST", f"/v2/repository/{path}", handler, success, failures)
+        extra = schemas.body_of(body)
+        add_route(app, "Model repository", "POST", f"/v2/repository/{path}", handler, success, failures, extra)
 
 
 async def metrics(request: Request) -> Response:
-    """The server's metrics, for Prometheus."""
+    """The server's metrics, for Prometheus. A key for some models only may not read them (403)."""
+    current_client.get().check_sees_all()
     repository = repository_of(request)
-    render = repository.metrics.render
-    # Metrics of several workers come from files, those of replicas by request, so not on the event loop. A single
-    # worker's take 2 ms; a thread would wait longer than that for a busy loop.
-    several = repository.settings.workers > 1 or repository.settings.engine == "ray"
-    body, content_type = await asyncio.to_thread(render) if several else render()
+    body, content_type = await read_metrics(repository.settings, repository.metrics.render)
     return Response(body, headers={"Content-Type": content_type})
+
+
+async def read_metrics(settings: ServeSettings, read: Callable[[], Found]) -> Found:
+    """What ``read`` finds in all workers' metrics.
+
+    Those of several workers come from files, those of replicas by request, so not on the event loop. A single worker's
+    take 2 ms; a thread would wait longer than that for a busy loop.
+    """
+    several = settings.workers > 1 or settings.engine == "ray"
+    return await asyncio.to_thread(read) if several else read()
 
 
 async def repository_index(request: Request) -> Response:
     """The models and their states. Off (403) unless the server was started with --admin."""
-    return JSONAnswer(_admin_repository(request).index())
+    repository = _admin_repository(request)
+    only_ready = await _read(request, operating.parse_index)
+    return JSONAnswer([row for row in repository.index() if not only_ready or row["state"] == "READY"])
 
 
 async def repository_load(request: Request) -> Response:
-    """Load or reload a model on all workers. Off (403) unless the server was started with --admin."""
-    return await _act_on_all(request, "load")
+    """Load or reload a model on all workers, or on none. Off (403) unless the server was started with --admin."""
+    return await _act_on_all(request, "load", operating.check_load)
 
 
 async def repository_unload(request: Request) -> Response:
     """Unload a model on all workers. Off (403) unless the server was started with --admin."""
-    return await _act_on_all(request, "unload")
+    return await _act_on_all(request, "unload", operating.check_unload)
 
 
-async def _act_on_all(request: Request, action: Action) -> Response:
-    await _admin_repository(request).act_on_all(action, request.path_params["model"])
+async def repository_canary(request: Request) -> Response:
+    """Give a version a share of its model's requests, on all workers. Off (403) unless the server was started with
+    --admin.
+
+    A share of 0 sends every request to the highest other version, and 1 every request to this one.
+    """
+    repository = _admin_repository(request)
+    canary = await _read(request, operating.parse_canary)
+    await repository.set_canary(request.path_params["model"], canary)
     return JSONAnswer({})
+
+
+async def _act_on_all(request: Request, action: Action, check: Callable[[bytes], None]) -> Response:
+    repository = _admin_repository(request)
+    await _read(request, check)
+    await repository.act_on_all(action, request.path_params["model"])
+    return JSONAnswer({})
+
+
+async def _read(request: Request, parse: Callable[[bytes], Parsed]) -> Parsed:
+    """The request's body, read by ``parse``. Problem(400) for a wrong one."""
+    try:
+        return parse(await request.body())
+    except RequestError as error:
+        raise Problem(400, str(error)) from None
 
 
 def _admin_repository(request: Request) -> Repository:
@@ -64,4 +107,5 @@ def _admin_repository(request: Request) -> Repository:
     repository = repository_of(request)
     if not repository.settings.admin:
         raise Problem(403, "this server does not load or unload models over HTTP; start it with --admin to allow it")
+    current_client.get().check_administers()
     return repository

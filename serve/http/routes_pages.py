@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from trnrt import __version__
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
@@ -85,15 +86,18 @@ def server_document(repository: Repository) -> dict[str, Any]:
         "max_body_mib": settings.max_body_mib,
         "draining": repository.draining,
     }
-    return {"server": server, "models": [_model(model) for model in repository.models.values()]}
+    models = current_client.get().visible(repository.models)
+    return {"server": server, "models": [_model(key, model) for key, model in models.items()]}
 
 
-def _model(model: Model) -> dict[str, Any]:
+def _model(key: str, model: Model) -> dict[str, Any]:
     ready = model.state == "ready"
     described = model.described if ready else NOTHING_KNOWN
     predicted = {str(rows): found for rows, found in sorted(described.predictions.items())}
     return {
-        "name": model.name,
+        "name": key,
+        "version": model.version,
+        "digest": model.digest,
         "state": model.state,
         "reason": model.reason,
         "inputs": [asdict(tensor) for tensor in described.inputs],

@@ -12,17 +12,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trnrt.errors import InputError
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.drawing import Choice, choice_of, drawable, drawn_answer
+from trnrt.serve.http.limits import limit_time
 from trnrt.serve.http.predicting import Sent, feeds_of, pictures_of, predictions_of
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, loads
 from trnrt.serve.http.routes import add_route, media_type, repository_of
-from trnrt.serve.http.routes_protocol import check_ready, timing
+from trnrt.serve.http.routes_protocol import check_ready, timing, trace_inference
 from trnrt.serve.http.tensors import TensorError, value_text
+from trnrt.serve.processes.traces import current_trace
 
 FORM = "multipart/form-data"
 PICTURES = ("image/png", "image/jpeg")
@@ -46,14 +49,19 @@ async def predict(request: Request) -> Response:
     repository = repository_of(request)
     model = _chosen_model(repository, request)
     check_ready(model)
+    settings = repository.settings.for_model(model.name)
+    limit_time(request.scope, settings.request_timeout)
+    trace = current_trace.get()
     with model.arriving():
         try:
             choice = choice_of(request.query_params)
-            sent = await _read_request(request, model, repository.settings.max_tensor_elements)
+            sent = await _read_request(request, model, settings.max_tensor_elements)
             _check_rows(model, sent, choice)
         except RequestError as error:
             raise Problem(400, str(error)) from None
+    trace.lap("parse")
     inference = await model.infer(sent.feeds)
+    trace_inference(trace, model, inference)
     described = inference.described
     try:
         found = None if sent.how is None else drawable(described, sent.how, choice)
@@ -72,7 +80,9 @@ async def predict(request: Request) -> Response:
         "total_ms": round((time.perf_counter() - began) * 1e3, 3),
         "predicted_device_us": None if predicted is None else predicted.us,
     }
-    return JSONAnswer({"model": model.name, **predictions, "timing": times})
+    answer = JSONAnswer({"model": model.name, "version": model.version, **predictions, "timing": times})
+    trace.lap("render")
+    return answer
 
 
 def _chosen_model(repository: Repository, request: Request) -> Model:
@@ -80,10 +90,14 @@ def _chosen_model(repository: Repository, request: Request) -> Model:
     named = request.query_params.getlist("model")
     if len(named) > 1:
         raise Problem(400, f"the query names {len(named)} models; it names one")
-    if not named and len(repository.models) != 1:
-        names = ", ".join(value_text(name) for name in repository.models) or "none"
-        raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {names}")
-    return repository.find(next(iter(named or repository.models)))
+    if named:
+        return repository.find(named[0])
+    models = current_client.get().visible(repository.models)
+    names = list(dict.fromkeys(model.name for model in models.values()))
+    if len(names) != 1:
+        known = ", ".join(map(value_text, names)) or "none"
+        raise Problem(400, f"say which model, as in /predict?model=NAME; the models are {known}")
+    return repository.find(names[0])
 
 
 def _check_rows(model: Model, sent: Sent, choice: Choice) -> None:
@@ -98,9 +112,11 @@ async def _read_request(request: Request, model: Model, most_elements: int) -> S
     kind = media_type(request, (JSON, FORM, *PICTURES))
     if kind == FORM or kind in PICTURES:
         files = await _read_uploads(request) if kind == FORM else [("the body", await request.body())]
+        current_trace.get().lap("receive")
         model.admit()  # the queue may have filled, or the model gone, while they came
         return await asyncio.to_thread(pictures_of, files, model.described, most_elements * _BYTES_A_VALUE)
     body = await request.body()
+    current_trace.get().lap("receive")
     model.admit()
     given = loads(body)
     if type(given) is not dict or "instances" not in given:

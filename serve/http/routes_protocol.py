@@ -8,10 +8,11 @@ from starlette.responses import Response
 
 from trnrt import __version__
 from trnrt.serve.hosting.batching import Inference
+from trnrt.serve.hosting.configuration import PLATFORM
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
-from trnrt.serve.http.limits import header
+from trnrt.serve.http.limits import header, limit_time
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import (
     BINARY,
@@ -25,22 +26,24 @@ from trnrt.serve.http.protocol import (
 )
 from trnrt.serve.http.routes import add_route, media_type, repository_of
 from trnrt.serve.http.tensors import TensorError, value_text
+from trnrt.serve.processes.traces import Trace, current_trace
 
-PLATFORM = "trnrt_onnx"
+MODEL_PATHS = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
 _TAG = "Open Inference Protocol"
 _HEADER_LENGTH = HEADER_LENGTH.lower().encode("ascii")
 
 
+def add_infer(app: FastAPI) -> None:
+    """Add the most frequent path. Call it first: paths are tried in the order in which they were added."""
+    for model in MODEL_PATHS:
+        add_route(app, _TAG, "POST", f"{model}/infer", infer, schemas.INFER_SUCCESS, schemas.FOR_INPUT, schemas.INFER)
+
+
 def add_protocol(app: FastAPI) -> None:
-    """Add the protocol's paths."""
-    for method, path, handler, success, failures, extra in (
-        # The most frequent first: paths are tried in this order.
-        ("POST", "/infer", infer, schemas.INFER_SUCCESS, schemas.FOR_INPUT, schemas.INFER),
-        ("GET", "", model_metadata, "Model", schemas.FOR_A_MODEL, None),
-        ("GET", "/ready", model_ready, "ModelReady", schemas.FOR_A_MODEL, None),
-    ):
-        for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-            add_route(app, _TAG, method, model + path, handler, success, failures, extra)
+    """Add the protocol's other paths."""
+    for path, handler, success in (("", model_metadata, "Model"), ("/ready", model_ready, "ModelReady")):
+        for model in MODEL_PATHS:
+            add_route(app, _TAG, "GET", model + path, handler, success, schemas.FOR_A_MODEL)
     for path, handler, success in (
         ("/v2/health/live", live, "Live"),
         ("/v2/health/ready", ready, "Ready"),
@@ -69,7 +72,7 @@ async def ready(request: Request) -> Response:
 
 async def server_metadata(request: Request) -> Response:
     """The server's name, version and extensions."""
-    extensions = ["binary_tensor_data"]
+    extensions = ["binary_tensor_data", "model_configuration", "statistics"]
     if repository_of(request).settings.admin:
         extensions.append("model_repository")
     return JSONAnswer({"name": "trnrt", "version": __version__, "extensions": extensions})
@@ -77,7 +80,8 @@ async def server_metadata(request: Request) -> Response:
 
 async def model_metadata(request: Request) -> Response:
     """A model's inputs and outputs."""
-    model = _find_model(request)
+    repository = repository_of(request)
+    model = repository.find_main(*address_of(request))
     described = model.described
     if not described.inputs and not described.outputs:
         # Nothing is known of a model before it is loaded.
@@ -85,8 +89,9 @@ async def model_metadata(request: Request) -> Response:
     return JSONAnswer(
         {
             "name": model.name,
-            "versions": [model.version],
+            "versions": [one.version for one in repository.versions(model.name)] or [model.version],
             "platform": PLATFORM,
+            "digest": model.digest,
             "inputs": [describe(meta) for meta in described.inputs],
             "outputs": [describe(meta) for meta in described.outputs],
         }
@@ -95,40 +100,46 @@ async def model_metadata(request: Request) -> Response:
 
 async def model_ready(request: Request) -> Response:
     """Check that a model is ready; the error gives the reason if it isn't."""
-    model = _find_model(request)
+    model = repository_of(request).find_main(*address_of(request))
     check_ready(model)
     return JSONAnswer({"name": model.name, "ready": True})
 
 
 async def infer(request: Request) -> Response:
     """Run a model."""
-    model = _find_model(request)
+    model = repository_of(request).find(*address_of(request))
     check_ready(model)
     media_type(request, (JSON, BINARY))
-    most_elements = repository_of(request).settings.max_tensor_elements
+    settings = repository_of(request).settings.for_model(model.name)
+    limit_time(request.scope, settings.request_timeout)
+    trace = current_trace.get()
     with model.arriving():
         body = await request.body()
+        trace.lap("receive")
         model.admit()
         try:
             length = header_length(header(request.scope, _HEADER_LENGTH), len(body))
-            parsed = parse_infer(body, length, model.described, most_elements)
+            parsed = parse_infer(body, length, model.described, settings.max_tensor_elements)
         except RequestError as error:
             raise Problem(400, str(error)) from None
+    trace.lap("parse")
     inference = await model.infer(parsed.feeds, parsed.outputs)
+    trace_inference(trace, model, inference)
     try:
         text, length = render_infer(
-            model.name, parsed, inference.outputs, inference.described.outputs, timing(inference)
+            model.name, parsed, inference.outputs, inference.described.outputs, timing(inference), model.version
         )
     except TensorError as error:
         raise Problem(500, str(error)) from None
+    trace.lap("render")
     if length is None:
         return Response(text, media_type=JSON)
     return Response(text, media_type=BINARY, headers={HEADER_LENGTH: str(length)})
 
 
-def _find_model(request: Request) -> Model:
-    """The model of a path. Problem(404) if there is none, or no such version of it."""
-    return repository_of(request).find(request.path_params["model"], request.path_params.get("version", ""))
+def address_of(request: Request) -> tuple[str, str]:
+    """The model and the version that a path names."""
+    return request.path_params["model"], request.path_params.get("version", "")
 
 
 def check_ready(model: Model) -> None:
@@ -137,6 +148,23 @@ def check_ready(model: Model) -> None:
         reason = f": {model.reason}" if model.reason else ""
         text = f"model {value_text(model.name)} is not ready, but {model.state}{reason}"
         raise Problem(503, text, retry_after=model.retry_after)
+
+
+def trace_inference(trace: Trace, model: Model, inference: Inference) -> None:
+    """Divide the time of ``model.infer``, which ends now, into waiting and computing."""
+    if not trace.recording:
+        return
+    attributes: dict[str, str | int] = {
+        "trnrt.model": model.name,
+        "trnrt.version": model.version,
+        "trnrt.rows": inference.rows,
+        "trnrt.batch_rows": inference.batch_rows,
+        "trnrt.bucket": inference.bucket,
+    }
+    if inference.length_bucket:
+        attributes |= {"trnrt.length": inference.length, "trnrt.length_bucket": inference.length_bucket}
+    waited = (inference.queue_ms + inference.batch_ms) / 1e3
+    trace.divide(("queue", waited, attributes), ("compute", inference.compute_ms / 1e3, attributes))
 
 
 def timing(inference: Inference) -> dict[str, float]:

@@ -53,6 +53,7 @@ SCHEMAS: dict[str, Schema] = {
         name=_STRING,
         versions=_list(_STRING),
         platform=_STRING,
+        digest={"type": "string", "description": "sha256: and the digest of the content; empty if there is none."},
         inputs=_list(ref("TensorMetadata")),
         outputs=_list(ref("TensorMetadata")),
     ),
@@ -84,8 +85,9 @@ SCHEMAS: dict[str, Schema] = {
         parameters=_PARAMETERS,
     ),
     "InferResponse": _object(
-        "model_name outputs",
+        "model_name model_version outputs",
         model_name=_STRING,
+        model_version=_STRING,
         id=_STRING,
         outputs=_list(ref("OutputTensor")),
         parameters={
@@ -115,8 +117,9 @@ SCHEMAS: dict[str, Schema] = {
         predicted_device_us={"type": ["number", "null"]},
     ),
     "Prediction": _object(
-        "model predictions timing",
+        "model version predictions timing",
         model=_STRING,
+        version=_STRING,
         predictions={
             "type": "array",
             "description": "One item a row: its class, the values of the outputs, or a picture's boxes and mask.",
@@ -128,6 +131,67 @@ SCHEMAS: dict[str, Schema] = {
         top=_list(_list(_record(label=_STRING, probability=_NUMBER))),
         timing=ref("Timing"),
     ),
+    "ModelConfig": _record(
+        name=_STRING,
+        platform=_STRING,
+        backend=_STRING,
+        max_batch_size=_COUNT,
+        input=_list(ref("ModelTensor")),
+        output=_list(ref("ModelTensor")),
+        instance_group=_list(_PARAMETERS),
+        model_transaction_policy=_PARAMETERS,
+    ),
+    "ModelTensor": _record(name=_STRING, data_type=_STRING, dims=_list({"type": "integer", "minimum": -1})),
+    "Statistics": _record(model_stats=_list(ref("ModelStatistics"))),
+    "ModelStatistics": _record(
+        name=_STRING,
+        version=_STRING,
+        last_inference={**_COUNT, "description": "When a batch was last computed, milliseconds of Unix time."},
+        inference_count=_COUNT,
+        execution_count=_COUNT,
+        inference_stats={"type": "object", "additionalProperties": ref("Duration")},
+        response_stats={"type": "object"},
+        batch_stats=_list(
+            _record(
+                batch_size=_COUNT,
+                compute_input=ref("Duration"),
+                compute_infer=ref("Duration"),
+                compute_output=ref("Duration"),
+            )
+        ),
+        memory_usage={"type": "array"},
+    ),
+    "Duration": _record(count=_COUNT, ns=_COUNT),
+    "V1Models": _record(models=_list(_STRING)),
+    "V1Request": {
+        "type": "object",
+        "description": "instances or inputs, not both.",
+        "properties": {
+            "instances": {"type": "array", "minItems": 1, "description": "Rows, as of /predict."},
+            "inputs": {
+                "type": ["array", "object"],
+                "description": "Columns: for each input all its rows, nested like its shape. A list is instances.",
+            },
+        },
+    },
+    "V1Answer": {
+        "type": "object",
+        "properties": {
+            "predictions": {"type": "array", "description": "For instances: the outputs of each row."},
+            "outputs": {"description": "For columns: the only output, or an object with each of them."},
+        },
+    },
+    "IndexRequest": _object("", ready={"type": "boolean", "description": "True: only models that are ready."}),
+    "LoadRequest": _object("", parameters={"type": "object", "maxProperties": 0}),
+    "UnloadRequest": _object(
+        "",
+        parameters={
+            "type": "object",
+            "properties": {"unload_dependents": {"type": "boolean", "description": "No model has any."}},
+            "additionalProperties": False,
+        },
+    ),
+    "CanaryRequest": _record(version=_STRING, share={"type": "number", "minimum": 0, "maximum": 1}),
     "RepositoryIndex": _list(_object("name state", name=_STRING, version=_STRING, state=_STRING, reason=_STRING)),
 }
 
@@ -140,30 +204,39 @@ KEYS: dict[str, Schema] = {
 WHY = {
     400: "The request or a tensor is wrong; the text says where, what was expected and what was given.",
     401: "The server has API keys, and this request none of them.",
-    403: "The server does not load or unload models over HTTP.",
+    403: "Another site's web page; or the server or the key does not allow this.",
     404: "There is no such model, version or path.",
     405: "The path does not take this method.",
+    408: "The request came too slowly.",
     413: "The body is larger than the server's limit.",
+    414: "The request's target is longer than the server's limit.",
     415: "The body's type or encoding is none that is taken.",
-    429: "The model's queue is full; Retry-After says when to come back.",
+    421: "The Host header names another server.",
+    429: "The model's queue is full, or the key's limit is reached; Retry-After says when to come back.",
+    431: "The headers are larger than the server's limit, or too many.",
     500: "The server's own fault; the text has the request's id and no details.",
+    501: "A method or a Transfer-Encoding that the server does not have.",
     503: "Not ready, shutting down, or too many requests at once.",
     504: "The request took longer than the server's limit; its work is dropped.",
+    505: "The server speaks HTTP/1.1.",
 }
-EVERYWHERE = (401, 405, 413, 415, 500, 503, 504)
-"""The statuses of the layers in ``limits``, which every path has."""
+EVERYWHERE = (400, 401, 403, 405, 408, 413, 414, 415, 421, 429, 431, 500, 501, 503, 504, 505)
+"""The statuses of the layers in ``limits`` and of the connection, which every path has."""
 FOR_A_MODEL = (404, *EVERYWHERE)
-FOR_INPUT = (400, 404, 429, *EVERYWHERE)
+FOR_INPUT = (404, *EVERYWHERE)
 
 PATH_PARAMETERS: dict[str, Schema] = {
     name: {"name": name, "in": "path", "required": True, "schema": _STRING, "description": description}
-    for name, description in (("model", "A model's name."), ("version", "A version of the model; the only one is 1."))
+    for name, description in (
+        ("model", "A model's name, or NAME@VERSION, or NAME@sha256: with at least 12 digits of its content's digest."),
+        ("version", "A version of the model; that of a file is 1."),
+    )
 }
 _WHICH: Schema = {
     "name": "model",
     "in": "query",
     "schema": _STRING,
-    "description": "A model's name; may be left out where the server has one model.",
+    "description": "A model's name, or NAME@VERSION; may be left out where the server has one model.",
 }
 
 _DRAW: Schema = {
@@ -203,6 +276,14 @@ INFER: Schema = {
         }
     ],
 }
+V1: Schema = {"requestBody": {"required": True, "content": {JSON: {"schema": ref("V1Request")}}}}
+
+
+def body_of(name: str) -> Schema:
+    """A path's optional body, one of SCHEMAS."""
+    return {"requestBody": {"required": False, "content": {JSON: {"schema": ref(name)}}}}
+
+
 PREDICT: Schema = {
     "requestBody": {
         "required": True,

@@ -156,8 +156,12 @@ def to_binary(array: Array, datatype: Datatype) -> bytes:
     """The tensor, little-endian and row-major; a string is its length in four bytes, then its UTF-8."""
     if datatype.kind != "str":
         return array.astype(datatype.wire, copy=False).tobytes()
-    parts = [_text(item).encode("utf-8", "surrogateescape") for item in array.reshape(-1).tolist()]
-    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+    return b"".join(len(part).to_bytes(4, "little") + part for part in encode_strings(array))
+
+
+def encode_strings(array: Array) -> list[bytes]:
+    """The strings of a tensor in UTF-8, row-major."""
+    return [_text(item).encode("utf-8", "surrogateescape") for item in array.reshape(-1).tolist()]
 
 
 def _null(value: float) -> float | None:

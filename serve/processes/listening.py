@@ -9,8 +9,8 @@ from trnrt.errors import OptionError
 
 BACKLOG = 2048
 _REASONS = {
-    errno.EADDRINUSE: ("is in use", "take another with --port, or any free one with --port 0"),
-    errno.EACCES: ("is not open to this user", "take one from 1024 on with --port"),
+    errno.EADDRINUSE: ("is in use", "take another with {flag}, or any free one with {flag} 0"),
+    errno.EACCES: ("is not open to this user", "take one from 1024 on with {flag}"),
     errno.EADDRNOTAVAIL: ("is no address of this machine", "name one of its addresses with --host"),
 }
 
@@ -22,7 +22,25 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def bind_socket(host: str, port: int, backlog: int | None = None) -> socket.socket:
+def reserve_port(host: str, port: int) -> socket.socket:
+    """A socket that holds a port for servers of this user that listen with SO_REUSEPORT, and takes no connection.
+
+    OptionError if that fails. Other servers are kept out, unless they set SO_REUSEPORT themselves.
+    """
+    reserved = bind_socket(host, port, flag="--grpc-port")
+    # After the bind, which must fail if anybody has the port. With SO_REUSEADDR others could bind it, too.
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    return reserved
+
+
+def address_of(bound: socket.socket) -> str:
+    """A socket's own address, HOST:PORT; an IPv6 address stands in brackets."""
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bind_socket(host: str, port: int, backlog: int | None = None, flag: str = "--port") -> socket.socket:
     """A socket that reserves the port; it listens only if there is a ``backlog``. OptionError if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -39,6 +57,7 @@ def bind_socket(host: str, port: int, backlog: int | None = None) -> socket.sock
     except OSError as error:
         listener.close()
         why, hint = _REASONS.get(error.errno or 0, ((error.strerror or str(error)).lower(), None))
+        hint = hint and hint.format(flag=flag)
         raise OptionError(f"can't listen on {host}, port {port}: it {why}", hint=hint) from None
     return listener
 

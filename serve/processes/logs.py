@@ -1,4 +1,4 @@
-"""The log: JSON lines on stderr, each with its request's id.
+"""The log: JSON lines on stderr, each with its request's id and, if it belongs to a trace, that one's ids.
 
 ``log`` only queues a line; a thread writes it, so that a slow reader of the log does not slow the server. The queue is
 bounded; if it is full, lines are dropped, and the log says how many.
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TextIO
+
+from trnrt.serve.processes.traces import current_trace
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that is being answered; set by the outermost middleware."""
@@ -50,6 +52,8 @@ class Log:
         line: dict[str, object] = {"time": _now(), "level": level, "event": event, **self._fields}
         if current := request_id.get():
             line["request_id"] = current
+        if ids := current_trace.get().fields:
+            line |= ids
         # Encode first: a value's own str() may run, and the thread may write meanwhile.
         encoded = _encoded(line | fields)
         self._waiting.append(encoded)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One model, and its predicted time on the device for each bucket."""
+    """One model, or one version of it (NAME@2), and its predicted time on the device for each bucket."""
 
     name: str
     state: str
@@ -25,13 +25,13 @@ class SummaryRow:
 def summary_rows(repository: Repository) -> list[SummaryRow]:
     """A row for each model."""
     return [
-        SummaryRow(model.name, model.state, model.reason, model.described.buckets, model.described.predictions)
-        for model in repository.models.values()
+        SummaryRow(key, model.state, model.reason, model.described.buckets, model.described.predictions)
+        for key, model in repository.models.items()
     ]
 
 
-def summary_text(rows: Sequence[SummaryRow], url: str) -> str:
-    """A table of the models, and below it why some are not ready, and the URL."""
+def summary_text(rows: Sequence[SummaryRow], url: str, grpc_address: str | None = None) -> str:
+    """A table of the models, and below it why some are not ready, the URL, and gRPC's address."""
     from trnrt.report.console import render
     from trnrt.report.tables import plain_table
     from trnrt.text import escaped_lines, name_text
@@ -40,7 +40,8 @@ def summary_text(rows: Sequence[SummaryRow], url: str) -> str:
     table = plain_table(("model", "state", "buckets", "predicted on the device"), lines)
     reasons = [f"{name_text(row.name)}: {escaped_lines(row.reason)}" for row in rows if row.reason]
     ready = sum(row.state == "ready" for row in rows)
-    return render([table]) + "".join(f"{text}\n" for text in [*reasons, f"{ready} of {len(rows)} ready at {url}"])
+    where = url if grpc_address is None else f"{url}, and over gRPC at {grpc_address}"
+    return render([table]) + "".join(f"{text}\n" for text in [*reasons, f"{ready} of {len(rows)} ready at {where}"])
 
 
 def _latency(row: SummaryRow) -> str:

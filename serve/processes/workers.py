@@ -1,8 +1,11 @@
 """Several workers share one socket, and a supervisor keeps them running.
 
 The supervisor opens the socket, so that waiting connections survive the death of any worker, and starts each worker as
-a process. It loads no model and answers no request. It replaces a worker that ends; the successor loads and unloads the
-same models.
+a process. It loads no model and answers no request. It replaces a worker that ends; the successor loads the same
+content of the same models, from the copies that were made when they were loaded.
+
+It makes one change of the models after the other (see ``links``). A worker that ends while it prepares a change fails
+it for all.
 """
 
 from __future__ import annotations
@@ -10,8 +13,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,10 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from trnrt.errors import TrnrtError
-from trnrt.serve.hosting.files import folder_files
+from trnrt.serve.hosting.catalog import Catalog, Change
+from trnrt.serve.hosting.changes import Phase
+from trnrt.serve.hosting.pins import Store
 from trnrt.serve.http.problems import error_text
-from trnrt.serve.processes.links import Share
+from trnrt.serve.processes.links import SUPERVISED, Share
 from trnrt.serve.processes.logs import Log, log, start_logging
+from trnrt.serve.processes.metrics_folders import metrics_folder
+from trnrt.serve.processes.rereading import read_changes, with_tables
 from trnrt.serve.processes.summary import SummaryRow
 from trnrt.serve.settings import MULTIPROC, ServeSettings
 
@@ -48,12 +55,16 @@ class _Child:
 
 @dataclass(eq=False)
 class _Ask:
-    """A worker's action under its token, the workers that still have to do it, and the failures."""
+    """A worker's change under its token, the phase that it is in, the workers that still have to do that, and the
+    failures."""
 
     asker: _Child
     token: int
-    waiting: set[_Child]
+    change: Change
+    phase: Phase = "prepare"
+    waiting: set[_Child] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
+    unneeded: set[Path] = field(default_factory=set)
 
 
 class Supervisor:
@@ -62,20 +73,22 @@ class Supervisor:
     def __init__(
         self,
         settings: ServeSettings,
-        files: dict[str, Path],
+        catalog: Catalog,
+        store: Store,
         listener: socket.socket,
         on_loaded: Callable[[list[SummaryRow]], None],
+        grpc_address: str | None = None,
     ) -> None:
-        self._settings, self._files, self._listener = settings, dict(files), listener
-        self._on_loaded = on_loaded
+        self._settings, self._catalog, self._store, self._listener = settings, catalog, store, listener
+        self._on_loaded, self._grpc_address = on_loaded, grpc_address
         self._children: dict[int, _Child] = {}
         self._due = dict.fromkeys(range(settings.workers), 0.0)
         self._pauses: dict[int, float] = {}
-        self._unloaded: set[str] = set()
         self._reported = self._open = False
-        self._asks: dict[int, _Ask] = {}
+        self._asks: deque[_Ask] = deque()
+        """The first one is being made."""
         self._token = 0
-        self._signals = 0
+        self._signals = self._reloads = 0
         self._end: float | None = None
         self._clean = True
 
@@ -84,7 +97,7 @@ class Supervisor:
         logs = start_logging(self._settings.log_level, worker="supervisor")
         # Before there is anything to clean up: the handlers so far exit at once.
         awake, wake = self._watch_signals()
-        with awake, wake, tempfile.TemporaryDirectory(prefix="trnrt-metrics-") as folder:
+        with awake, wake, metrics_folder() as folder:
             os.environ[MULTIPROC] = folder
             try:
                 self._supervise(awake)
@@ -100,6 +113,8 @@ class Supervisor:
         signal.set_wakeup_fd(wake.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._count_signal)
+        if self._settings.config is not None:
+            signal.signal(signal.SIGHUP, self._count_reload)
         return awake, wake
 
     def _supervise(self, awake: socket.socket) -> None:
@@ -116,7 +131,21 @@ class Supervisor:
                     self._read(child)
                 if child.process.sentinel in found:
                     self._bury(child)
+            if self._reloads and self._end is None:
+                self._reload()
             self._obey()
+
+    def _reload(self) -> None:
+        """Read the settings again, once for all workers; a successor has them, too."""
+        self._reloads = 0
+        read = read_changes(self._settings, [one.name for one in self._catalog.pinned.values()])
+        if read is not None:
+            self._settings = read
+            for child in self._children.values():
+                self._send(child, ("settings", read))
+
+    def _count_reload(self, number: int, _frame: Any) -> None:
+        self._reloads += 1
 
     def _count_signal(self, number: int, _frame: Any) -> None:
         self._signals += 1
@@ -137,11 +166,13 @@ class Supervisor:
     def _spawn(self, number: int) -> None:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        share = Share(self._settings, self._files, frozenset(self._unloaded), number, self._open, theirs)
+        share = Share(self._settings, self._catalog, self._store.folder, number, self._open, theirs, self._grpc_address)
         process = context.Process(target=work, args=(share, self._listener), name=f"trnrt-worker-{number}")
         process.start()
         theirs.close()
-        self._children[number] = _Child(number, process, ours)
+        child = self._children[number] = _Child(number, process, ours)
+        if self._asks and self._asks[0].phase == "prepare":  # it has the catalog from before
+            self._do(self._asks[0], [child])
         log("info", "worker_started", number=number, pid=process.pid)
 
     def _bury(self, child: _Child) -> None:
@@ -152,8 +183,8 @@ class Supervisor:
         child.connection.close()
         del self._children[child.number]
         mark_worker_dead(child.process.pid or 0)
-        for token in list(self._asks):
-            self._settle(token, child, None)
+        if self._asks:
+            self._settle(child, "a worker ended while it loaded it" if self._asks[0].phase == "prepare" else None)
         code = child.process.exitcode
         log("info" if code == 0 else "error", "worker_ended", number=child.number, pid=child.process.pid, code=code)
         if self._end is not None:
@@ -173,11 +204,14 @@ class Supervisor:
             child.loaded = time.monotonic()
             if not self._open:
                 self._note_loaded(child, *details)
+        elif kind == "reloaded":  # a successor should load what this worker could not as it was
+            self._settings = with_tables(self._settings, *details)
         elif kind == "ask":
             self._ask(child, *details)
         else:
             token, failure = details
-            self._settle(token, child, failure)
+            if token == self._token:
+                self._settle(child, failure)
 
     def _note_loaded(self, child: _Child, rows: list[SummaryRow]) -> None:
         """Tell all workers when each has loaded its models. A successor loads before it listens."""
@@ -189,28 +223,56 @@ class Supervisor:
             for one in self._children.values():
                 self._send(one, ("open",))
 
-    def _ask(self, asker: _Child, token: int, action: str, name: str) -> None:
-        if action == "unload":
-            self._unloaded.add(name)
-        else:
-            self._unloaded.discard(name)
-            self._files |= {p.stem: p for p in folder_files(self._settings.model_dir) if p.stem == name}
-        self._token += 1
-        self._asks[self._token] = _Ask(asker, token, set(self._children.values()))
-        for child in list(self._children.values()):
-            self._send(child, ("do", self._token, action, name))
+    def _ask(self, asker: _Child, token: int, change: Change) -> None:
+        self._asks.append(_Ask(asker, token, change))
+        if len(self._asks) == 1:
+            self._begin(self._asks[0])
 
-    def _settle(self, token: int, child: _Child, failure: str | None) -> None:
-        """A worker has done an action, or ended."""
-        ask = self._asks.get(token)
+    def _begin(self, ask: _Ask) -> None:
+        """Begin a phase on all workers."""
+        self._token += 1
+        self._do(ask, list(self._children.values()))
+
+    def _do(self, ask: _Ask, children: list[_Child]) -> None:
+        ask.waiting |= set(children)
+        for child in children:
+            self._send(child, ("do", self._token, ask.phase, ask.change))
+
+    def _settle(self, child: _Child, failure: str | None) -> None:
+        """A worker has done its part of the first change, or ended."""
+        ask = self._asks[0] if self._asks else None
         if ask is None or child not in ask.waiting:
             return
         ask.waiting.remove(child)
         if failure is not None:
             ask.failures.append(failure)
-        if not ask.waiting:
-            del self._asks[token]
-            self._send(ask.asker, ("answer", ask.token, next(iter(ask.failures), None)))
+        if ask.waiting:
+            return
+        if ask.phase == "prepare":
+            self._decide(ask)
+        else:
+            self._finish_ask(ask)
+
+    def _decide(self, ask: _Ask) -> None:
+        """All workers have prepared the change, or failed. From here on, successors begin with the decision."""
+        ask.phase = "abort" if ask.failures else "commit"
+        if ask.failures:
+            ask.unneeded = {one.folder for one in ask.change.load if one.folder is not None}
+        else:
+            before, self._catalog = self._catalog, self._catalog.apply(ask.change)
+            ask.unneeded = before.copies() - self._catalog.copies()
+        if self._children:
+            self._begin(ask)
+        else:
+            self._finish_ask(ask)
+
+    def _finish_ask(self, ask: _Ask) -> None:
+        """All workers have committed or aborted: answer, and begin the next change."""
+        self._store.discard(ask.unneeded)
+        self._asks.popleft()
+        self._send(ask.asker, ("answer", ask.token, next(iter(ask.failures), None)))
+        if self._asks:
+            self._begin(self._asks[0])
 
     def _obey(self) -> None:
         """Pass signals on, and kill the workers that take too long."""
@@ -251,7 +313,8 @@ def successor_pause(served_s: float | None, last_s: float) -> float:
 
 def work(share: Share, listener: socket.socket) -> None:
     """The main function of a worker's process; exit code 2 if it can't begin."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until the worker handles it
+    for number in SUPERVISED if share.settings.config is not None else SUPERVISED[:1]:
+        signal.signal(number, signal.SIG_IGN)  # until the worker handles it
     from trnrt.serve.processes.worker import leave, run_worker
 
     try:

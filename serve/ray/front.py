@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ray import serve
 from ray.exceptions import RayError
+from trnrt.serve.hosting.catalog import ONLY_VERSION, Catalog, Pinned
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.app import make_app
 from trnrt.serve.processes.logs import log, start_logging
-from trnrt.serve.processes.worker import LINGER_S, Doorkeeper
+from trnrt.serve.processes.spans import start_tracing
+from trnrt.serve.processes.worker import LINGER_S
+from trnrt.serve.ray.doorkeeper import Doorkeeper
 from trnrt.serve.ray.messages import Whereabouts
 from trnrt.serve.ray.models import RayModel
 from trnrt.serve.ray.proxy import BODY
@@ -37,6 +40,7 @@ class Front:
 
     async def __init__(self, settings: ServeSettings, sources: Mapping[str, tuple[Any, str]]) -> None:  # type: ignore[misc]  # Ray awaits it
         self._logs = start_logging(settings.log_level, None, replica=own_replica())
+        start_tracing(settings)
         log("info", "replica_started", process=os.getpid())
         application = serve.get_replica_context().app_name
         name = serve.get_replica_context().deployment
@@ -112,14 +116,16 @@ class RayRepository(Repository):
 
     def __init__(self, settings: ServeSettings, metrics: RayMetrics, sources: Mapping[str, tuple[Any, str]]) -> None:
         self._sources = sources
-        super().__init__(settings, metrics, files={name: Path(name) for name in sources})
+        pinned = {name: Pinned(name, ONLY_VERSION, Path(name), Path(name)) for name in sources}
+        super().__init__(settings, metrics, catalog=Catalog(pinned))
 
-    def _make_model(self, name: str, path: Path) -> Model:
-        return RayModel(name, self.settings, self.metrics, self._sources[name])
+    def _make_model(self, pinned: Pinned) -> Model:
+        own = self.settings.for_model(pinned.name)
+        return RayModel(pinned.name, own, self.metrics, self._sources[pinned.name])
 
 
 class RayMetrics(Metrics):
-    """The metrics of a front; ``render`` returns those of all fronts and replicas, with the label ``replica``."""
+    """The metrics of a front; ``collect_all`` returns those of all fronts and replicas, with the label ``replica``."""
 
     def __init__(self, handles: Sequence[Any]) -> None:
         super().__init__()
@@ -127,10 +133,10 @@ class RayMetrics(Metrics):
 
     def own_page(self) -> bytes:
         """The metrics of this front alone."""
-        return super().render()[0]
+        return generate_latest(super().collect_all())
 
-    def render(self) -> tuple[bytes, str]:
-        """The page for Prometheus, and its content type. Call it off the event loop."""
+    def collect_all(self) -> CollectorRegistry:
+        """The metrics of all fronts and replicas. Call it off the event loop."""
         responses = [handle.broadcast("page") for handle in self._handles]
         pages: list[tuple[str, bytes]] = []
         for response in responses:
@@ -145,7 +151,7 @@ class RayMetrics(Metrics):
                     pages.append(page)
         registry = CollectorRegistry()
         registry.register(_Pages(pages))
-        return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
+        return registry
 
 
 class _Pages:

@@ -30,11 +30,12 @@ class Share:
 
 @dataclass(frozen=True)
 class Ask:
-    """A request: its inputs, the version of the model that they were checked for, and its id."""
+    """A request: its inputs, the version of the model that they were checked for, and its ids for the log."""
 
     feeds: Mapping[str, Array]
     version: str
     request: str
+    trace: Mapping[str, str]
 
 
 @dataclass(frozen=True)

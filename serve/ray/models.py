@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from ray.exceptions import ObjectLostError, RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from trnrt.serve.hosting.batching import Inference
+from trnrt.serve.hosting.catalog import ONLY_VERSION
 from trnrt.serve.hosting.description import NOTHING_KNOWN, Description
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.hosting.models import ONLY_VERSION
 from trnrt.serve.http.checking import Checker, check_outputs
 from trnrt.serve.http.problems import INTERNAL, Problem
 from trnrt.serve.processes.logs import log, request_id
+from trnrt.serve.processes.traces import current_trace
 from trnrt.serve.ray.messages import Ask
 from trnrt.serve.settings import ServeSettings
 
@@ -53,6 +54,11 @@ class RayModel:
         self._own_metrics.state(self.state)
 
     @property
+    def digest(self) -> str:
+        """The digest of the content that was deployed."""
+        return str(self._version)
+
+    @property
     def state(self) -> str:
         """Ready as soon as a replica has described it: from then on Ray keeps replicas running."""
         return "ready" if self._checker else "loading"
@@ -78,10 +84,11 @@ class RayModel:
         check_outputs(described, outputs)
         limit = self._settings.request_timeout if timeout_s is None else timeout_s
         began = time.perf_counter()
-        with self._count_waiting():
+        ask = Ask(feeds, described.digest, request_id.get(), current_trace.get().fields)
+        with self._count_waiting(), self._count_failures(began):
             try:
                 async with asyncio.timeout(limit):
-                    answer = await self._answer(Ask(feeds, described.version, request_id.get()))
+                    answer = await self._answer(ask)
             except TimeoutError:
                 self._metrics.count_rejection("timeout")
                 raise Problem(504, f"no answer within {limit:g} s, the server's limit for a request") from None
@@ -96,10 +103,10 @@ class RayModel:
 
     async def load(self) -> str | None:
         """Wait for a replica of this front's version: one of the old version may answer first."""
-        while self.described.version != self._version:
+        while self.described.digest != self._version:
             with suppress(*_GONE):  # an old replica ended while it was asked
                 described: Description = await self._handle.describe.remote()
-                if described.version == self._version:
+                if described.digest == self._version:
                     self.described = described
                     break
             await asyncio.sleep(PAUSE_S)
@@ -108,7 +115,7 @@ class RayModel:
         log("info", "model_ready", model=self.name, version=self._version)
         return None
 
-    async def unload(self) -> None:
+    async def unload(self, *, patient: bool = False) -> None:
         """Ray's replicas stay until their application ends."""
 
     async def wait_idle(self) -> None:
@@ -149,6 +156,14 @@ class RayModel:
             log("error", "inference_failed", model=self.name, error=" ".join(str(error).split())[-2000:])
             raise Problem(500, INTERNAL) from None
         return found
+
+    @contextmanager
+    def _count_failures(self, began: float) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._own_metrics.count_failure(time.perf_counter() - began)
+            raise
 
     @contextmanager
     def _count_waiting(self) -> Iterator[None]:

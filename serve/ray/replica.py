@@ -21,12 +21,12 @@ from ray import serve
 from trnrt.errors import BackendError, CoresTakenError, DeviceError, ModelFileError, TrnrtError
 from trnrt.neuron.cores import VISIBLE, Lease
 from trnrt.serve.hosting.batching import ComputeThread, Inference, Member, compute_batch, logged_problem
+from trnrt.serve.hosting.contents import digest_of
 from trnrt.serve.hosting.description import Description
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.shadow import Shadow
-from trnrt.serve.hosting.versions import version_of
 from trnrt.serve.http.checking import Checker
 from trnrt.serve.http.problems import Problem, error_text
 from trnrt.serve.processes.logs import log, start_logging
@@ -51,12 +51,13 @@ class ModelReplica:
         except TrnrtError as error:  # as text: Ray shows it to the operator, and some errors don't survive a pickle
             log("error", "model_failed", reason=error_text(error))
             raise RuntimeError(f"the model {share.name!r} can't be loaded: {error_text(error)}") from None
-        self._described: Description = replace(self._loaded.described, version=share.version)
+        self._described: Description = replace(self._loaded.described, digest=share.version)
         self._checker = Checker(self._described, settings.max_tensor_elements)
         self._shadow = Shadow(share.name, self._loaded.session, settings.shadow, self._own_metrics)
         self._batched = self._batcher(settings.max_delay_ms / 1e3)
         self._free = asyncio.Event()
         self._free.set()
+        self._own_metrics.set_buckets(self._described.buckets)
         self._own_metrics.set_predictions(self._described.named_predictions)
         log("info", "model_ready", buckets=self._described.buckets, alone=self._described.mixing)
 
@@ -69,7 +70,7 @@ class ModelReplica:
         except Problem as problem:
             return problem
         rows = self._loaded.rows(ask.feeds)
-        member = Member(fitted.arrays, rows, self._loaded.kind(fitted.arrays), ask.request, came)
+        member = Member(fitted.arrays, rows, self._loaded.kind(fitted.arrays), ask.request, came, ask.trace)
         if not self._loaded.mergeable or rows >= self._loaded.most_rows:
             outcome = (await self._compute_batches([member]))[0]
         else:
@@ -79,7 +80,7 @@ class ModelReplica:
             return outcome
         outcome = with_length(outcome, fitted, self._own_metrics)
         self._shadow.offer(ask.feeds, outcome.outputs)
-        return outcome if ask.version == self._described.version else replace(outcome, described=self._described)
+        return outcome if ask.version == self._described.digest else replace(outcome, described=self._described)
 
     async def describe(self) -> Description:
         """The model's description."""
@@ -139,7 +140,7 @@ class ModelReplica:
             self._end("device_error", error_text(error))
         except Exception as error:
             if len(batch) == 1:
-                return [logged_problem(error, batch[0].request)]
+                return [logged_problem(error, batch[0])]
             log("warning", "batch_failed", requests=len(batch), error=f"{type(error).__name__}: {error}")
         return [self._answers([member])[0] for member in batch]
 
@@ -163,7 +164,7 @@ def whereabouts() -> Whereabouts:
 def _load(share: Share) -> LoadedModel:
     """The model, from the first of its paths with the deployed version; TrnrtError if there is none."""
     lease_when_free(lambda: lease_for(share.settings))
-    path = next((path for path in share.paths if path.is_file() and version_of(path) == share.version), None)
+    path = next((path for path in share.paths if path.is_file() and digest_of(path) == share.version), None)
     if path is None:
         raise ModelFileError(_missing(share.paths), hint="every node that may run a replica needs the very same file")
     return LoadedModel(path, share.settings)

@@ -20,12 +20,12 @@ from trnrt.errors import BackendError
 from trnrt.predict.clusters import CPU, join_cluster, start_cluster
 from trnrt.report.console import note, render, say
 from trnrt.report.tables import plain_table
-from trnrt.serve.hosting.files import model_files
 from trnrt.serve.processes.listening import bind_socket
+from trnrt.serve.processes.spans import check_tracing
 from trnrt.serve.processes.worker import LINGER_S
 from trnrt.serve.ray import listening as ray_listening
 from trnrt.serve.ray.proxy import CALLBACK, LAYERS
-from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed_resources
+from trnrt.serve.ray_app import FRONT, NAME, application, deployment_of, needed_resources, served_files
 from trnrt.serve.settings import ServeSettings
 
 _LOOK_S, _TOLD_S = 30.0, 10.0
@@ -35,7 +35,8 @@ _FAILED = "RuntimeError: the model "
 
 def serve(settings: ServeSettings) -> int:
     """Serve until a signal, or deploy the application to a cluster; the exit code."""
-    files = model_files(settings)
+    files = served_files(settings)
+    check_tracing(settings)
     app = application(settings)
     _watch_signals()
     if settings.address is not None:

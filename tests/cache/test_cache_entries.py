@@ -176,7 +176,7 @@ def test_killed_writers_leave_nothing_that_is_used(tmp_path: Path) -> None:
     for path in (tmp_path / "cache").rglob("*"):
         os.utime(path, (1, 1))  # no writer is about to name what stands there
     Entries(tmp_path / "cache", 0).shrink()
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()] == ["usage"]
 
 
 def test_clear(tmp_path: Path) -> None:
@@ -218,3 +218,33 @@ def test_predicted_times_are_kept_with_their_request_and_checked(tmp_path: Path)
     off = PlanCache(tmp_path / "off", enabled=False)
     assert (off.time({}, predict), len(asked)) == (times, 5)
     assert not (tmp_path / "off").exists()
+
+
+def test_the_files_are_counted_only_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    size = Entries.size
+
+    def count(cache: Entries) -> int:
+        counted.append(1)
+        return size(cache)
+
+    monkeypatch.setattr(Entries, "size", count)
+    for batch in range(40):  # each by a cache of its own, as by a command
+        entries(tmp_path / "cache").put(request(shapes={"image": [batch, 1, 8, 8]}), {}, weights(batch))
+    assert len(counted) <= 2
+    cache = entries(tmp_path / "cache")
+    most = cache.size() // 2
+    counted.clear()
+    small = entries(tmp_path / "cache", most)
+    small.put(request(shapes={"image": [100, 1, 8, 8]}), {}, weights(100))
+    assert counted and small.size() <= most, "the limit holds"
+
+
+def test_notes_of_bytes_that_can_not_be_read_are_counted_anew(tmp_path: Path) -> None:
+    cache = entries(tmp_path / "cache")
+    for damage in (b"", b"counted x\n", b"\xff\n", b"12\n"):
+        (tmp_path / "cache" / "usage").write_bytes(damage)
+        assert cache.put(REQUEST, {}, weights(0)) == ""
+        assert (tmp_path / "cache" / "usage").read_text() == f"counted {cache.size()}\n"
+    cache.clear()
+    assert not (tmp_path / "cache" / "usage").exists()

@@ -61,7 +61,8 @@ def test_stages_that_are_copied_from_are_there(server: Containerfile) -> None:
 
 def test_extras_are_those_of_the_project(server: Containerfile) -> None:
     named = {found for i in server.all("RUN") for found in re.findall(r"trnrt-\*\.whl\)\[([\w,]+)\]", i.value)}
-    assert named == {"serve"} <= set(PROJECT["optional-dependencies"])
+    (extras,) = named
+    assert set(extras.split(",")) == {"serve", "otel"} <= set(PROJECT["optional-dependencies"])
 
 
 def test_bases_have_versions(server: Containerfile) -> None:

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests of deploy/: by the published schema, and by what the server that they start really does."""
+"""The overlays of deploy/kustomize: by the published schema, and by what the server that they start really does."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def settings(told: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
 def test_the_manifests_fit_the_published_schema(told: Manifest, version: str) -> None:
-    assert set(told.objects) == {"ConfigMap", "Service", "PodDisruptionBudget", "Deployment"}
+    assert set(told.objects) == {"ConfigMap", "Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment"}
     for item in told.objects.values():
         kubernetes_validate.validate(item, version, strict=True)
 
@@ -102,7 +102,7 @@ def test_keys_come_from_a_secret_that_is_not_here(told: Manifest) -> None:
 
 
 def test_a_worker_has_a_core() -> None:
-    neuron = manifest("kubernetes.yaml")
+    neuron = manifest("neuron")
     resources = neuron.container["resources"]
     core = "aws.amazon.com/neuroncore"
     assert resources["limits"][core] == resources["requests"][core] == neuron.told["workers"]
@@ -199,32 +199,26 @@ def test_what_is_written_is_written_to_volumes(told: Manifest, monkeypatch: pyte
     assert bytes_of(disk, monkeypatch) >= sum(sizes.values())
 
 
-def plain(item: Any) -> Any:
-    """An object without what only NeuronCores need, and under the other manifest's name."""
-    neuron = ("aws.amazon.com/neuroncore", "affinity", "tolerations", "resources", "data")
-    if isinstance(item, dict):
-        return {key: plain(value) for key, value in item.items() if key not in neuron}
-    if isinstance(item, list):
-        named = (part.get("name", "") if isinstance(part, dict) else "" for part in item)
-        kept = [part for part, name in zip(item, named, strict=True) if not name.startswith("NEURON_")]
-        return [plain(part) for part in kept]
-    return "trnrt" if item == "trnrt-cpu" else item
+def test_only_the_port_of_requests_is_open(told: Manifest) -> None:
+    policy = told.objects["NetworkPolicy"]["spec"]
+    (port,) = told.container["ports"]
+    assert policy["podSelector"] == told.deployment["selector"]
+    assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": port["name"]}]}] and policy["egress"] == []
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
 
 
-def test_the_manifest_for_cpus_is_the_other_one_without_cores() -> None:
-    neuron, cpu = (manifest(name) for name in SERVERS)
-    assert plain(cpu.objects) == plain(neuron.objects)
-    assert {**neuron.told, "backend": "simulator"} == cpu.told
-    assert not [name for name in cpu.container["resources"]["requests"] if name.startswith("aws")]
+def test_images_are_of_a_version(told: Manifest) -> None:
+    name, _, tag = told.container["image"].rpartition(":")
+    assert name.endswith(f"-{told.name}") and tag and tag != "latest"
 
 
 def test_a_server_starts_with_what_the_manifest_says(tmp_path: Path) -> None:
     """The CPU pod's environment, file, probes and health check, and SIGTERM, on this machine; folders are moved."""
-    told = manifest("kubernetes-cpu.yaml")
+    told = manifest("cpu")
     config, models = tmp_path / "trnrt.toml", tmp_path / "models"
     config.write_text(told.file, encoding="utf-8")
     models.mkdir()
-    (models / "digits_cnn.onnx").symlink_to(MODELS / "digits_cnn.onnx")
+    (models / "digits_cnn.onnx").write_bytes((MODELS / "digits_cnn.onnx").read_bytes())
     moved = {"TRNRT_CONFIG": config, "TRNRT_MODEL_DIR": models, CACHE_VARIABLE: tmp_path / "volume" / "cache"}
     env = {**told.environment, "PATH": os.environ["PATH"], **{name: str(path) for name, path in moved.items()}}
     with server_process(tmp_path, "--host", "127.0.0.1", env=env) as server:

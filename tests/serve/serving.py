@@ -26,6 +26,7 @@ import uvicorn
 from engines import PATIENCE_S
 from fastapi import FastAPI
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from trnrt.cli import app as cli
@@ -33,12 +34,15 @@ from trnrt.commands.verbs import Flag
 from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.admission import Admission
 from trnrt.serve.hosting.batching import Inference
+from trnrt.serve.hosting.catalog import Canary
 from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
+from trnrt.serve.http.connections import Connections
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.processes.logs import request_id
+from trnrt.serve.processes.worker import server_config
 from trnrt.serve.settings import ServeSettings
 
 Array = NDArray[Any]
@@ -63,6 +67,7 @@ class MadeUpModel:
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         self.name, self.version, self.compute, self.seconds, given = name, "1", compute, seconds, dict(metadata or {})
+        self.digest = ""
         self.described = Description(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -129,6 +134,7 @@ class MadeUpMetrics:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, int]] = []
         self.refused: list[str] = []
+        self.keys: list[tuple[str, int]] = []
 
     def request(self, path: str, method: str, code: int, seconds: float) -> None:
         """A request was answered."""
@@ -138,6 +144,14 @@ class MadeUpMetrics:
     def count_rejection(self, reason: str) -> None:
         """A request was refused."""
         self.refused.append(reason)
+
+    def count_key(self, name: str, code: int) -> None:
+        """A request with a key was answered."""
+        self.keys.append((name, code))
+
+    def collect_all(self) -> CollectorRegistry:
+        """Nothing."""
+        return CollectorRegistry()
 
     def render(self) -> tuple[bytes, str]:
         """One line."""
@@ -162,6 +176,14 @@ class MadeUpRepository:
             raise Problem(404, f"model {name!r} has no version {version!r}; its only version is 1")
         return self.models[name]
 
+    def find_main(self, name: str, version: str = "") -> MadeUpModel:
+        """As the real one."""
+        return self.find(name, version)
+
+    def versions(self, name: str) -> list[MadeUpModel]:
+        """As the real one."""
+        return [self.models[name]]
+
     @property
     def draining(self) -> bool:
         """As the real one."""
@@ -180,6 +202,10 @@ class MadeUpRepository:
     async def act_on_all(self, action: str, name: str) -> None:
         """Say so."""
         self.done.append(f"{action} {self.find(name).name}")
+
+    async def set_canary(self, name: str, canary: Canary) -> None:
+        """Say so."""
+        self.done.append(f"{self.find(name).name} {canary.version}={canary.share:g}")
 
     def index(self) -> list[dict[str, Any]]:
         """As the real one."""
@@ -224,7 +250,7 @@ async def computing(model: MadeUpModel, count: int) -> None:
 async def client_of(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this process; what the application raises is the test's failure."""
     transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 
@@ -259,14 +285,15 @@ def lines_logged(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def listening(app: ASGIApp) -> Iterator[int]:
+def listening(app: ASGIApp, repository: MadeUpRepository | None = None) -> Iterator[int]:
     """An application behind the real HTTP server, set up as a worker's is, in a thread of this process; its port."""
+    kept = repository or MadeUpRepository()
+    connections = Connections(kept.settings, cast(Metrics, kept.metrics))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         # From here on whoever connects waits for the server to begin.
         listener.listen()
-        config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", log_config=None, server_header=False)
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(server_config(app, connections))
         thread = threading.Thread(target=server.run, args=([listener],), name="server")
         thread.start()
         try:
@@ -306,6 +333,13 @@ class ServerProcess:
     def port(self) -> int:
         """The port that it has taken."""
         return int(self.url.rpartition(":")[2])
+
+    @property
+    def grpc_address(self) -> str:
+        """Where it answers gRPC: HOST:PORT."""
+        found = re.search(rf"listening on {re.escape(self.url)}; gRPC on (\S+);", self.log.read_text(errors="replace"))
+        assert found, "it serves no gRPC"
+        return found[1]
 
     def _listening(self) -> re.Match[str] | None:
         ended = self.process.poll() is not None  # looked at first: what it says, it has said by then
@@ -391,7 +425,7 @@ def metric(server: ServerProcess, start: str) -> float | None:
 
 def ready_workers(server: ServerProcess, model: str) -> float | None:
     """How many workers have the model ready."""
-    return metric(server, f'trnrt_model_state{{model="{model}",state="ready"}}')
+    return metric(server, f'trnrt_model_state{{model="{model}",state="ready",version="1"}}')
 
 
 def digits(count: int) -> tuple[Array, Array]:

@@ -15,7 +15,6 @@ from trnrt.capacity.queueing import Worker, play, stream
 from trnrt.capacity.workers import Served
 from trnrt.planner.parts.crossing import HostLink
 from trnrt.serve.hosting import batching
-from trnrt.serve.hosting.loading import _bucket_sizes
 from trnrt.serve.settings import ServeSettings
 
 COUNT = 2500
@@ -83,4 +82,4 @@ def test_what_is_assumed_of_the_server_is_its_default() -> None:
     assert (fields["max_queue"].default, fields["max_batch"].default) == (QUEUE, DEFAULT_MOST)
     (most,) = [item.le for item in fields["workers"].metadata if hasattr(item, "le")]
     assert most == WORKERS
-    assert _bucket_sizes(ServeSettings()) == (1, 2, 4, 8, 16, 32)
+    assert ServeSettings().bucket_sizes == (1, 2, 4, 8, 16, 32)

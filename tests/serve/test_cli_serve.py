@@ -181,7 +181,12 @@ class half_a_request:  # noqa: N801
     def __init__(self, port: int) -> None:
         data = b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
         self._rest = data[20:]
-        head = "POST /v2/models/relu/infer HTTP/1.1", "Host: x", f"Content-Length: {len(data)}", "Expect: 100-continue"
+        head = (
+            "POST /v2/models/relu/infer HTTP/1.1",
+            "Host: localhost",
+            f"Content-Length: {len(data)}",
+            "Expect: 100-continue",
+        )
         self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
         self._socket.sendall("\r\n".join((*head, "", "")).encode() + data[:20])
 

@@ -27,6 +27,7 @@ from trnrt.neuron.routes.trace import Traced
 from trnrt.serve.hosting import devices, models
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
 from trnrt.serve.http.problems import Problem
@@ -112,10 +113,10 @@ def test_after_an_error_in_flight_it_is_not_ready_and_then_loaded_again(
             "state": "UNAVAILABLE",
             "reason": model.reason,
         }
-        assert metric(repository, 'trnrt_model_state{model="relu",state="recovering"}') == 1
-        assert metric(repository, 'trnrt_device_errors_total{model="relu"}') == 1
+        assert metric(repository, 'trnrt_model_state{model="relu",state="recovering",version="1"}') == 1
+        assert metric(repository, 'trnrt_device_errors_total{model="relu",version="1"}') == 1
         assert metric(repository, 'trnrt_rejected_total{reason="device"}') == 5
-        assert metric(repository, 'trnrt_pending_requests{model="relu"}') == 0
+        assert metric(repository, 'trnrt_pending_requests{model="relu",version="1"}') == 0
         machine.faults = Faults()
         assert await outcome(repository.find("other")) == "right", "the others go on"
         assert "is recovering: " in (await refused(model))[0]
@@ -147,7 +148,7 @@ def test_while_the_error_lasts_the_pauses_grow_to_a_minute(
             if count < len(expected):
                 paced.go.release()
         assert paced.pauses == expected
-        assert metric(repository, 'trnrt_device_errors_total{model="relu"}') == len(expected)
+        assert metric(repository, 'trnrt_device_errors_total{model="relu",version="1"}') == len(expected)
         machine.faults = Faults()
         paced.go.release()
         await until(lambda: repository.ready)
@@ -198,14 +199,30 @@ def test_what_is_no_fault_of_the_device_ends_the_attempts(tmp_path: Path, machin
         machine.faults = Faults(running=PASSING)
         await refused(model)
         machine.faults = Faults()
-        (tmp_path / "relu.onnx").write_bytes(b"nonsense")
+        assert isinstance(model, ServedModel)
+        model.path.write_bytes(b"nonsense")  # the server's own copy
         paced.go.release()
         await until(lambda: state(model) != "recovering")
-        assert state(model) == "failed" and "ONNX" in str(model.reason)
+        assert state(model) == "failed" and "is not sha256:" in str(model.reason)
         problem = await outcome(model)
         assert isinstance(problem, Problem) and "Retry-After" not in problem.headers
-        save(tmp_path, "relu", RELU)
-        assert await model.load() is None and await outcome(model) == "right"
+        await repository.act_on_all("load", "relu")
+        assert await outcome(model) == "right"
+
+
+def test_it_recovers_with_the_content_that_it_had(tmp_path: Path, machine: Hardware, paced: Paced) -> None:
+    """Whatever became of its file meanwhile."""
+
+    async def work() -> None:
+        repository = await started(tmp_path)
+        model = repository.find("relu")
+        machine.faults = Faults(running=PASSING)
+        await refused(model)
+        machine.faults = Faults()
+        (tmp_path / "relu.onnx").write_bytes(b"nonsense")
+        paced.go.release()
+        await until(lambda: repository.ready)
+        assert await outcome(model) == "right"
 
     run(work())
 
@@ -393,7 +410,7 @@ def test_a_lost_core_ends_the_worker(
             texts: list[str] = []
             if hangs:
                 others = asyncio.create_task(refused(model, 3))
-                await until(lambda: metric(repository, 'trnrt_pending_requests{model="relu"}') == 3)
+                await until(lambda: metric(repository, 'trnrt_pending_requests{model="relu",version="1"}') == 3)
                 passed.set()
                 texts = await others
             assert await serving == 1

@@ -201,7 +201,7 @@ def test_a_worker_whose_core_hangs_ends_and_is_replaced(tmp_path: Path) -> None:
         assert _holders(tmp_path / "trnrt-cores") == sorted(workers(server).values())
         (failed,) = failed_cores(tmp_path / "trnrt-cores")
         assert failed not in leased_cores(tmp_path / "trnrt-cores"), "the successor has others"
-        assert metric(server, 'trnrt_device_errors_total{model="relu"}') == 1
+        assert metric(server, 'trnrt_device_errors_total{model="relu",version="1"}') == 1
         assert server.stop() == 0
     (error,) = events(server, "device_error")
     assert error["usable"] is False and "the device hangs" in error["error"] and error["worker"] == 0

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from engines import CANCELLING, RELU, loaded, model_of, run, save
 
+from trnrt.cache.places import golden_file
 from trnrt.errors import BackendError, InputError, ModelFileError
-from trnrt.serve.hosting.golden import MEASURED_ROWS, golden_feeds, golden_file, make_golden
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, open_onnxruntime
+from trnrt.validate.golden import MEASURED_ROWS, golden_feeds, make_golden
 
 SHAPED = "(float[N,4] x, int64[2] s) => (float[N,4] y) { y = Reshape(x, s) }"
 

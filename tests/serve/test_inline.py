@@ -85,8 +85,7 @@ def test_devices_and_padded_lengths_are_not_measured() -> None:
 
 
 @pytest.mark.parametrize("spent_s", [0.001, 0.004])
-def test_the_largest_batch_is_measured(monkeypatch: pytest.MonkeyPatch, spent_s: float) -> None:
-    monkeypatch.setattr(inline, "golden_feeds", lambda session, path, rows: {"rows": rows})
+def test_the_largest_batch_is_measured(spent_s: float) -> None:
     given: list[Any] = []
 
     def run(feeds: Any) -> None:
@@ -94,10 +93,11 @@ def test_the_largest_batch_is_measured(monkeypatch: pytest.MonkeyPatch, spent_s:
         _spend(spent_s)
 
     session = SimpleNamespace(backend="simulator", lengths=None)
-    fake = SimpleNamespace(session=session, path=None, run=run, described=SimpleNamespace(buckets=(1, 8)))
+    fake = SimpleNamespace(session=session, run=run, described=SimpleNamespace(buckets=(1, 8)))
+    fake.parameters, fake.golden = ("k",), SimpleNamespace(feeds={"x": np.zeros((1, 3)), "k": np.zeros(1)})
     measured = measure_batch(fake)
     assert measured is not None and measured >= spent_s
-    assert given == [{"rows": 8}] * len(given)
+    assert {(feeds["x"].shape, feeds["k"].shape) for feeds in given} == {((8, 3), (1,))}
 
 
 @pytest.mark.parametrize("batching", [True, False])

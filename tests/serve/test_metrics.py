@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.metrics import REASONS, STATES, Metrics
 
+GAUGES = ("trnrt_resident", "trnrt_pending", "trnrt_model_state", "trnrt_predicted_device_seconds")
 WORKER = """
 import sys
 from trnrt.nki.machine.timing import Range
@@ -53,6 +54,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     for reason in REASONS:
         metrics.count_rejection(reason)
     model = metrics.model("m")
+    metrics.count_key("alice", 200)
     model.state("loading")
     model.set_predictions({"8": Range(20.0, 25.0, 30.0)})
     model.batch(5, 0.002, 25.0)
@@ -67,9 +69,12 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         "trnrt_requests",
         "trnrt_request_seconds",
         "trnrt_rejected",
+        "trnrt_key_requests",
         "trnrt_resident_bytes",
         "trnrt_queue_seconds",
         "trnrt_compute_seconds",
+        "trnrt_failed_inference_seconds",
+        "trnrt_last_inference_timestamp_seconds",
         "trnrt_inference_seconds",
         "trnrt_batch_rows",
         "trnrt_sequence_places",
@@ -84,10 +89,17 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     }
     found = samples(page.decode())
     assert found["trnrt_requests_total[('code', '200'), ('method', 'POST'), ('path', '/predict')]"] == 1
-    assert found["trnrt_predicted_device_busy_seconds_total[('model', 'm')]"] == 25e-6
-    assert found["trnrt_sequence_places_total[('kind', 'given'), ('model', 'm')]"] == 10
-    assert found["trnrt_sequence_places_total[('kind', 'padding'), ('model', 'm')]"] == 6
-    assert [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}')]"] for s in STATES] == [1, 0, 0, 0, 0, 0]
+    assert found["trnrt_predicted_device_busy_seconds_total[('model', 'm'), ('version', '1')]"] == 25e-6
+    assert found["trnrt_sequence_places_total[('kind', 'given'), ('model', 'm'), ('version', '1')]"] == 10
+    assert found["trnrt_sequence_places_total[('kind', 'padding'), ('model', 'm'), ('version', '1')]"] == 6
+    assert [found[f"trnrt_model_state[('model', 'm'), ('state', '{s}'), ('version', '1')]"] for s in STATES] == [
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
     assert found["trnrt_resident_bytes[('worker', '0')]"] > 1e6
 
 
@@ -96,14 +108,28 @@ def test_an_inference_is_counted_once_everywhere(tmp_path: Path) -> None:
         model = await loaded(save(tmp_path, "relu", RELU))
         await model.infer({"x": numbers(3, 4)})
         found = samples(model._metrics.render()[0].decode())
-        for name in ("queue_seconds", "compute_seconds", "inference_seconds", "batch_rows"):
-            assert found[f"trnrt_{name}_count[('model', 'relu')]"] == 1
-        assert found["trnrt_batch_rows_sum[('model', 'relu')]"] == 3
-        assert found["trnrt_pending_requests[('model', 'relu')]"] == 0
-        busy = found["trnrt_predicted_device_busy_seconds_total[('model', 'relu')]"]
-        assert busy == found["trnrt_predicted_device_seconds[('bucket', '4'), ('model', 'relu')]"] > 0
+        for name in ("queue_seconds", "inference_seconds", "batch_rows"):
+            assert found[f"trnrt_{name}_count[('model', 'relu'), ('version', '1')]"] == 1
+        assert found["trnrt_compute_seconds_count[('bucket', '4'), ('model', 'relu'), ('version', '1')]"] == 1
+        assert found["trnrt_batch_rows_sum[('model', 'relu'), ('version', '1')]"] == 3
+        assert found["trnrt_pending_requests[('model', 'relu'), ('version', '1')]"] == 0
+        busy = found["trnrt_predicted_device_busy_seconds_total[('model', 'relu'), ('version', '1')]"]
+        assert busy == found["trnrt_predicted_device_seconds[('bucket', '4'), ('model', 'relu'), ('version', '1')]"] > 0
 
     run(work())
+
+
+def test_sizes_that_clients_choose_are_no_labels() -> None:
+    model = (metrics := Metrics()).model("m")
+    model.set_buckets((1, 4))
+    for bucket in (4, 4, 7, 20_000):
+        model.batch(3, 0.1, None, bucket)
+    found = samples(metrics.render()[0].decode())
+    counts = {key: value for key, value in found.items() if key.startswith("trnrt_compute_seconds_count")}
+    assert counts == {
+        f"trnrt_compute_seconds_count[('bucket', '{bucket}'), ('model', 'm'), ('version', '1')]": count
+        for bucket, count in (("", 2), ("1", 0), ("4", 2))
+    }
 
 
 def test_several_workers_are_one_page_and_a_dead_ones_state_is_gone(tmp_path: Path) -> None:
@@ -128,15 +154,20 @@ def test_several_workers_are_one_page_and_a_dead_ones_state_is_gone(tmp_path: Pa
         pids = [worker.stdout.readline().strip() for worker in workers if worker.stdout]
         both = rendered()
         assert both["trnrt_rejected_total[('reason', 'queue')]"] == 2
-        assert both["trnrt_model_state[('model', 'm'), ('state', 'ready')]"] == 2
-        assert both["trnrt_pending_requests[('model', 'm')]"] == 4
-        assert both["trnrt_batch_rows_sum[('model', 'm')]"] == 7
+        assert both["trnrt_model_state[('model', 'm'), ('state', 'ready'), ('version', '1')]"] == 2
+        assert both["trnrt_pending_requests[('model', 'm'), ('version', '1')]"] == 4
+        assert both["trnrt_batch_rows_sum[('model', 'm'), ('version', '1')]"] == 7
         assert both["trnrt_resident_bytes[('worker', '0')]"] > 1e6 < both["trnrt_resident_bytes[('worker', '1')]"]
         one = rendered(pids[1])
         assert one["trnrt_rejected_total[('reason', 'queue')]"] == 2
-        assert one["trnrt_model_state[('model', 'm'), ('state', 'ready')]"] == 1
-        assert one["trnrt_pending_requests[('model', 'm')]"] == 2
+        assert one["trnrt_model_state[('model', 'm'), ('state', 'ready'), ('version', '1')]"] == 1
+        assert one["trnrt_pending_requests[('model', 'm'), ('version', '1')]"] == 2
         assert "trnrt_resident_bytes[('worker', '1')]" not in one
+        before = {name: value for name, value in both.items() if not name.startswith(GAUGES)}
+        assert {name: value for name, value in one.items() if not name.startswith(GAUGES)} == before
+        none = rendered(pids[0])
+        assert {name: value for name, value in none.items() if not name.startswith(GAUGES)} == before
+        assert not [file for pid in pids for file in tmp_path.glob(f"*_{pid}.db")]
     finally:
         for worker in workers:
             worker.communicate()

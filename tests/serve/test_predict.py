@@ -54,7 +54,7 @@ def picture(value: int, kind: str = "PNG", size: tuple[int, int] = (8, 8)) -> by
 def test_rows_in_values_out() -> None:
     answer = predict(doubling(), json={"instances": [[1, 2, 3, 4], [5, 6, 7, 8.5]]}).json()
     timing = answer.pop("timing")
-    assert answer == {"model": "doubling", "predictions": [[2, 4, 6, 8], [10, 12, 14, 17]]}
+    assert answer == {"model": "doubling", "version": "1", "predictions": [[2, 4, 6, 8], [10, 12, 14, 17]]}
     assert timing["total_ms"] > 0
     assert set(timing) == {
         *("queue_ms", "batch_ms", "compute_ms", "total_ms", "rows", "batch_rows", "bucket", "predicted_device_us")

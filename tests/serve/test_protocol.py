@@ -179,6 +179,7 @@ def test_answers_in_json() -> None:
     assert length is None
     assert json.loads(body) == {
         "model_name": "m",
+        "model_version": "1",
         "id": "i",
         "outputs": [
             {"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1.5, 2.0]},

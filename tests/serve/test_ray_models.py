@@ -24,8 +24,8 @@ from trnrt.errors import BackendError, DeviceError, OptionError
 from trnrt.predict import clusters
 from trnrt.serve import ray_app
 from trnrt.serve.hosting.batching import Inference, Member
+from trnrt.serve.hosting.contents import digest_of
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.hosting.versions import version_of
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.ray import models as ray_models
 from trnrt.serve.ray import replica as ray_replica
@@ -58,7 +58,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def share_of(path: Path, **settings: Any) -> Share:
-    return Share(path.stem, (path,), version_of(path), ServeSettings(**{**RAY, **settings}))
+    return Share(path.stem, (path,), digest_of(path), ServeSettings(**{**RAY, **settings}))
 
 
 async def replica_of(path: Path, **settings: Any) -> ModelReplica:
@@ -91,7 +91,7 @@ def gathering(replica: ModelReplica) -> Callable[[Any], Any]:
 
 
 def ask(replica: ModelReplica, x: np.ndarray, version: str | None = None) -> Any:
-    return replica.infer(Ask({"x": x}, replica._described.version if version is None else version, ""))
+    return replica.infer(Ask({"x": x}, replica._described.digest if version is None else version, "", {}))
 
 
 def test_what_comes_together_is_one_batch_of_each_kind(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_more_rows_than_a_batch_has_and_a_model_without_rows_run_alone(tmp_path:
         assert [answer.batch_rows for answer in found] == [9, 1, 4]
         lone = await replica_of(save(tmp_path, "no_batch", NO_BATCH))
         feeds = {"x": numbers(3, 4), "z": numbers(2)}
-        answers: list[Any] = await asyncio.gather(*(lone.infer(Ask(feeds, "", "")) for _ in range(2)))
+        answers: list[Any] = await asyncio.gather(*(lone.infer(Ask(feeds, "", "", {})) for _ in range(2)))
         assert all(np.array_equal(answer.outputs["w"], -feeds["z"]) for answer in answers)
 
     run(work())
@@ -173,7 +173,7 @@ def test_a_replica_that_computes_wrongly_or_loses_its_device_ends(tmp_path: Path
         with pytest.raises(Ended):
             await replica.check_health()
         with pytest.raises(Ended):
-            replica._answers([Member({"x": numbers(1, 4)}, 1, (), "", 0.0)])
+            replica._answers([Member({"x": numbers(1, 4)}, 1, (), "", 0.0, {})])
 
     run(work())
 
@@ -184,7 +184,7 @@ def test_a_replica_serves_the_very_file_that_was_deployed(tmp_path: Path) -> Non
     elsewhere = replace(share, paths=(tmp_path / "none.onnx", path))
     assert ray_replica._load(elsewhere).path == path
     np.savez(tmp_path / "relu.golden.npz", x=numbers(1, 4))
-    assert version_of(path) != share.version, "its golden input is part of a version"
+    assert digest_of(path) != share.version, "its golden input is part of a version"
     for paths, told in (((path,), "is not the file that was deployed"), ((tmp_path / "none.onnx",), "no such file on")):
         with pytest.raises(BaseException, match=told):
             ray_replica._load(replace(share, paths=paths))
@@ -236,7 +236,7 @@ class Handle:
 
 
 def model_of(path: Path, handle: Handle, **settings: Any) -> RayModel:
-    source = (handle, handle.replica._described.version)
+    source = (handle, handle.replica._described.digest)
     return RayModel(path.stem, ServeSettings(**{**RAY, **settings}), Metrics(), source)
 
 
@@ -306,7 +306,7 @@ def test_a_front_waits_for_the_version_that_it_was_deployed_with(tmp_path: Path)
 
     async def work() -> None:
         handle = Handle(await replica_of(path), [])
-        outdated = replace(handle.replica._described, version="old")
+        outdated = replace(handle.replica._described, digest="old")
         handle.said = [outdated, ActorDiedError(), outdated]
         model = model_of(path, handle)
         await model.load()
@@ -350,13 +350,13 @@ def test_a_replica_asks_for_a_core_on_neuron_and_for_a_share_of_the_cpus_elsewhe
         assert bound.name == ray_app.FRONT and bound.num_replicas == 2
         replica, version = bound.init_args[1]["relu"]
         deployment = replica._bound_deployment
-        assert (deployment.name, deployment.num_replicas, version) == ("model-relu", 3, version_of(path))
+        assert (deployment.name, deployment.num_replicas, version) == ("model-relu", 3, digest_of(path))
         assert deployment.ray_actor_options["num_cpus"] == 0.25
         assert deployment.ray_actor_options["resources"] == resources
 
 
 def test_no_two_models_are_one_deployment(tmp_path: Path) -> None:
-    names = ["a#b", "a_b", "a~23b", "a~b", "a"]
+    names = ["a.b", "a_b", "a-b", "A-b", "a"]
     bound: Any = application(RaySettings(models=[save(tmp_path, name, RELU) for name in names]))._bound_deployment
     replicas = [replica._bound_deployment for replica, _ in bound.init_args[1].values()]
     assert len({replica.name for replica in replicas}) == len(names)

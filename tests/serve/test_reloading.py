@@ -43,7 +43,7 @@ def test_an_answer_has_the_labels_of_the_model_that_computed_it(tmp_path: Path) 
 
         old.loaded.run = slow  # type: ignore[method-assign]
         transport = httpx.ASGITransport(make_app(repository))
-        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             asking = asyncio.create_task(client.post("/predict", json=row))
             await asyncio.to_thread(began.wait, 60)
             save(tmp_path, "scores", RELU.replace("Relu", "Neg"), labels='["new-e", "new-f", "new-g", "new-h"]')

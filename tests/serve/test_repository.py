@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,17 @@ import pytest
 from engines import RELU, numbers, run, save
 
 from trnrt.errors import ModelFileError, OptionError
-from trnrt.serve.hosting.files import model_files
+from trnrt.serve.hosting.catalog import Change
+from trnrt.serve.hosting.changes import Action
+from trnrt.serve.hosting.files import find_sources
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.hosting.repository import Action, Repository
+from trnrt.serve.hosting.pins import Store
+from trnrt.serve.hosting.policies import chosen_sources, pin_sources
+from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings
+from trnrt.session import InferenceSession
+from trnrt.validate.bundling import check_bundle, write_bundle
 
 
 def repository_of(*models: Path, **settings: Any) -> Repository:
@@ -33,7 +40,7 @@ def test_names_are_the_files_stems_and_a_folder_adds_its_own(tmp_path: Path) -> 
         save(folder, name, RELU)
     (folder / "notes.txt").write_text("no model")
     first = save(tmp_path, "z", RELU)
-    files = model_files(ServeSettings(models=[first, folder / "a.onnx"], model_dir=folder))
+    files = find_sources(ServeSettings(models=[first, folder / "a.onnx"], model_dir=folder))
     assert list(files) == ["z", "a", "b"]
 
 
@@ -41,13 +48,13 @@ def test_two_of_one_name_none_at_all_and_what_is_not_there_are_refused(tmp_path:
     (tmp_path / "other").mkdir()
     twins = [save(tmp_path, "relu", RELU), save(tmp_path / "other", "relu", RELU)]
     with pytest.raises(OptionError, match="two models are called 'relu'"):
-        model_files(ServeSettings(models=twins))
+        find_sources(ServeSettings(models=twins))
     with pytest.raises(OptionError, match="no models to serve"):
-        model_files(ServeSettings())
+        find_sources(ServeSettings())
     with pytest.raises(ModelFileError, match="no such file"):
-        model_files(ServeSettings(models=[tmp_path / "none.onnx"]))
+        find_sources(ServeSettings(models=[tmp_path / "none.onnx"]))
     with pytest.raises(OptionError, match="--model-dir"):
-        model_files(ServeSettings(model_dir=tmp_path / "none"))
+        find_sources(ServeSettings(model_dir=tmp_path / "none"))
 
 
 def test_one_that_does_not_load_does_not_take_the_others_down(tmp_path: Path) -> None:
@@ -113,6 +120,62 @@ def test_what_is_put_into_the_folder_later_can_be_loaded(tmp_path: Path) -> None
     run(work())
 
 
+def test_a_load_that_hangs_does_not_keep_the_others_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        repository = repository_of(save(tmp_path, "hangs", RELU), save(tmp_path, "relu", RELU))
+        free = asyncio.Event()
+
+        async def hang() -> str | None:
+            await free.wait()
+            return "the device did not answer"
+
+        monkeypatch.setattr(repository.find("hangs"), "load", hang)
+        monkeypatch.setattr("trnrt.serve.hosting.repository.PATIENCE_S", 0.01)
+        starting = asyncio.create_task(repository.start())
+        while states(repository)["relu"] != "READY":
+            await asyncio.sleep(0.01)
+        assert states(repository)["hangs"] == "LOADING" and not starting.done() and not repository.ready
+        free.set()
+        await starting
+
+    run(work())
+
+
+def test_a_bundle_is_served_without_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        session = InferenceSession(save(tmp_path, "relu", RELU), cache_dir=tmp_path / "cache", backend="simulator")
+        check_bundle(write_bundle(session, tmp_path / "folder" / "bundle", (1, 2, 4)))
+        ran: list[int] = []
+        run_once = InferenceSession.run
+
+        def count(one: InferenceSession, names: Any, feeds: Any) -> Any:
+            ran.append(len(feeds["x"]))
+            return run_once(one, names, feeds)
+
+        monkeypatch.setattr("trnrt.running.planning.make_partition", lambda *_: pytest.fail("it was planned"))
+        monkeypatch.setattr("trnrt.running.reference.open_model", lambda *_: pytest.fail("onnxruntime ran"))
+        monkeypatch.setattr(InferenceSession, "run", count)
+        for settings in ({"model_dir": tmp_path / "folder"}, {"models": [tmp_path / "folder" / "bundle"]}):
+            repository = Repository(ServeSettings(**settings), Metrics())
+            ran.clear()
+            await repository.start()
+            assert states(repository) == {"relu": "READY"}, repository.reasons
+            assert ran == [1], "the first bucket alone"
+            model = repository.find("relu")
+            assert model.described.buckets == (1, 2, 4) and set(model.described.predictions) == {1, 2, 4}
+            assert np.array_equal((await model.infer({"x": numbers(3, 4)})).outputs["y"], np.maximum(numbers(3, 4), 0))
+        contradicting = Repository(ServeSettings(model_dir=tmp_path / "folder", dtype="bfloat16"), Metrics())
+        await contradicting.start()
+        assert "compiled with dtype 'float32'" in contradicting.reasons["relu"]
+
+    run(work())
+
+
+def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match="is a folder, and no bundle"):
+        find_sources(ServeSettings(models=[tmp_path]))
+
+
 def test_what_was_unloaded_while_the_server_started_stays_so(tmp_path: Path) -> None:
     async def work() -> None:
         repository = repository_of(save(tmp_path, "relu", RELU), save(tmp_path, "other", RELU))
@@ -127,21 +190,25 @@ def test_what_was_unloaded_while_the_server_started_stays_so(tmp_path: Path) -> 
 
 def test_with_other_workers_actions_go_to_all(tmp_path: Path) -> None:
     async def work() -> None:
-        told: list[tuple[str, str]] = []
+        told: list[Change] = []
 
-        async def broadcast(action: str, name: str) -> str | None:
-            told.append((action, name))
-            return "no room" if action == "load" else None
+        async def broadcast(change: Change) -> str | None:
+            told.append(change)
+            return "no room" if change.load else None
 
         settings = ServeSettings(models=[save(tmp_path, "relu", RELU)])
-        repository = Repository(settings, Metrics(), unloaded=frozenset({"relu"}))
+        store = Store.make()
+        catalog = pin_sources(*chosen_sources(settings), store)
+        catalog = replace(catalog, unloaded=frozenset({"relu"}))
+        repository = Repository(settings, Metrics(), catalog=catalog, store=store)
         repository.broadcast = broadcast
         await repository.start()
         assert states(repository) == {"relu": "UNAVAILABLE"}
         await repository.act_on_all("unload", "relu")
         with pytest.raises(Problem, match="no room"):
             await repository.act_on_all("load", "relu")
-        assert told == [("unload", "relu"), ("load", "relu")]
+        assert [change.unload for change in told] == [("relu",), ()]
+        assert [[one.key for one in change.load] for change in told] == [[], ["relu"]]
 
     run(work())
 

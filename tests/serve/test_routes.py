@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from typing import Any
 
@@ -31,8 +32,9 @@ def infer(body: dict[str, Any], model: MadeUpModel | None = None, path: str | No
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/"])
 def test_server_metadata(path: str) -> None:
-    assert get(path).json() == {"name": "trnrt", "version": __version__, "extensions": ["binary_tensor_data"]}
-    assert get(path, admin=True).json()["extensions"] == ["binary_tensor_data", "model_repository"]
+    extensions = ["binary_tensor_data", "model_configuration", "statistics"]
+    assert get(path).json() == {"name": "trnrt", "version": __version__, "extensions": extensions}
+    assert get(path, admin=True).json()["extensions"] == [*extensions, "model_repository"]
 
 
 def test_health() -> None:
@@ -71,6 +73,7 @@ def test_model_metadata_and_readiness(version: str) -> None:
         "name": "doubling",
         "versions": ["1"],
         "platform": "trnrt_onnx",
+        "digest": "",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 4]}],
     }
@@ -126,6 +129,7 @@ def test_infer(path: str) -> None:
     times = answer.pop("parameters")
     assert answer == {
         "model_name": "doubling",
+        "model_version": "1",
         "id": "one",
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [2, 4, 6, 8]}],
     }
@@ -236,7 +240,7 @@ def test_our_own_faults_say_nothing_but_an_id(monkeypatch: pytest.MonkeyPatch) -
 
 def test_repository_extension_is_off() -> None:
     repository = MadeUpRepository(doubling())
-    for path in ("index", "models/doubling/load", "models/doubling/unload"):
+    for path in ("index", "models/doubling/load", "models/doubling/unload", "models/doubling/canary"):
         assert "--admin" in error_of(ask(app_of(repository), "POST", f"/v2/repository/{path}"), 403)
     assert repository.done == []
 
@@ -250,6 +254,37 @@ def test_repository_extension() -> None:
         assert (response.status_code, response.json()) == (200, {})
         error_of(ask(app, "POST", f"/v2/repository/models/nobody/{verb}"), 404)
     assert repository.done == ["load doubling", "unload doubling"]
+    assert ask(app, "POST", "/v2/repository/index", json={"ready": True}).json()[0]["state"] == "READY"
+    canary = {"version": "1", "share": 0.25}
+    assert ask(app, "POST", "/v2/repository/models/doubling/canary", json=canary).status_code == 200
+    parameters = {"parameters": {"unload_dependents": False}}  # as Triton's client sends it
+    assert ask(app, "POST", "/v2/repository/models/doubling/unload", json=parameters).status_code == 200
+    assert repository.done[2:] == ["doubling 1=0.25", "unload doubling"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "told"),
+    [
+        ("models/doubling/load", {"parameters": {"config": "{}"}}, "takes no parameter 'config': put the file into"),
+        ("models/doubling/load", {"parameters": {"file:1/model.onnx": "CA=="}}, "takes no parameter 'file:1/model"),
+        ("models/doubling/load", {"parameters": {"version": "2"}}, "load has no parameter 'version'"),
+        ("models/doubling/load", {"parameters": []}, "they are an object"),
+        ("models/doubling/load", {"config": "{}"}, "the body has 'config'; it may have parameters"),
+        ("models/doubling/load", [], "the body is a list; it is an object"),
+        ("models/doubling/unload", {"parameters": {"unload_dependents": 1}}, "unload_dependents is 1"),
+        ("models/doubling/unload", {"parameters": {"force": True}}, "unload has no parameter 'force'"),
+        ("index", {"ready": "yes"}, "ready is 'yes'; it is true or false"),
+        ("index", {"name": "x"}, "the body has 'name'; it may have ready"),
+        ("models/doubling/canary", {}, "the body has no version"),
+        ("models/doubling/canary", {"version": 2, "share": 0.1}, "version is 2"),
+        ("models/doubling/canary", {"version": "2", "share": 1.1}, "share is 1.1"),
+        ("models/doubling/canary", {"version": "2", "share": True}, "share is true"),
+    ],
+)
+def test_what_an_operator_asks_for_is_done_or_refused(path: str, body: Any, told: str) -> None:
+    repository = MadeUpRepository(doubling(), admin=True)
+    assert told in error_of(ask(app_of(repository), "POST", f"/v2/repository/{path}", json=body), 400)
+    assert repository.done == []
 
 
 def test_metrics() -> None:
@@ -283,7 +318,7 @@ def test_the_description_names_every_status_and_schema() -> None:
             codes = set(operation["responses"])
             assert {"200", "401", "413", "500", "503", "504"} <= codes and "422" not in codes, (method, path)
             names = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"}
-            assert names == {part[1:-1] for part in path.split("/") if part.startswith("{")}
+            assert names == set(re.findall(r"{(\w+)}", path))
             error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
             assert all(operation["responses"][code]["content"] == error for code in codes - {"200"})
     assert len(

@@ -24,6 +24,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 from serving import MadeUpModel, MadeUpRepository, app_of
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trnrt.serve.hosting.description import TensorMeta
 
@@ -45,7 +46,17 @@ def clipping() -> MadeUpModel:
     return MadeUpModel("clipping", [x], [y], lambda feeds: {"y": np.clip(feeds["x"], -1, 1)})
 
 
-APP = app_of(MadeUpRepository(clipping(), admin=True))
+def at_localhost(app: ASGIApp) -> ASGIApp:
+    """The application with this machine's name as Host; the client's own is that of no server."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        fields = [field for field in scope.get("headers", ()) if field[0] != b"host"]
+        await app({**scope, "headers": [*fields, (b"host", b"localhost")]}, receive, send)
+
+    return call
+
+
+APP = at_localhost(app_of(MadeUpRepository(clipping(), admin=True)))
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
 LOCKED = schemathesis.openapi.from_asgi("/openapi.json", app_of(MadeUpRepository(clipping(), api_keys="key")))
 SEEN: set[tuple[str, int]] = set()

@@ -353,7 +353,7 @@ def test_many_of_all_kinds_at_random_all_end_as_they_must() -> None:
         assert {"Inference", "Problem", "CancelledError"} <= set(names) and names.count("Inference") > 100
         assert batcher.waiting == 0
         page = batcher._all_metrics.render()[0].decode()
-        assert 'trnrt_pending_requests{model="doubling"} 0.0' in page
+        assert 'trnrt_pending_requests{model="doubling",version="1"} 0.0' in page
 
     run(work())
 

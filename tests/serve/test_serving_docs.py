@@ -18,7 +18,8 @@ from serving import MODELS, ServerProcess, serve_flags, server_process
 
 from trnrt.nki.machine.timing import Range
 from trnrt.serve.hosting.metrics import REASONS, Metrics
-from trnrt.serve.settings import NO_FLAG, ServeSettings, flag_of, variable_of
+from trnrt.serve.settings import NO_FLAG, TABLES, ServeSettings, check_names, flag_of, read_settings, variable_of
+from trnrt.serve.settings_models import BY_MODEL
 
 PAGE = MODELS.parent / "docs" / "serving.md"
 HERE = "127.0.0.1:8000"
@@ -42,7 +43,7 @@ def check_table(header: str, rows: list[str]) -> None:
 
 
 def default_text(value: Any) -> str:
-    if value is PydanticUndefined or value in (None, []):
+    if value is PydanticUndefined or value in (None, [], {}):
         return ""
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
@@ -55,9 +56,10 @@ def choices_of(annotation: Any) -> str:
 def test_the_settings_are_those_of_the_server() -> None:
     rows, flags = [], serve_flags()
     for name, field in ServeSettings.model_fields.items():
-        flag = "" if name in NO_FLAG and name != "models" else f"`{flag_of(name)}`"
+        flag = "" if name in NO_FLAG and name not in ("models", *TABLES) else f"`{flag_of(name)}`"
+        variable = "" if name in TABLES else f"`{variable_of(name)}`"
         told = f"{field.description or flags[name].help}{choices_of(field.annotation)}"
-        rows.append(f"| {flag} | `{variable_of(name)}` | {default_text(field.default)} | {told} |")
+        rows.append(f"| {flag} | {variable} | {default_text(field.default)} | {told} |")
     check_table("| flag | environment | default | meaning |", rows)
 
 
@@ -74,9 +76,11 @@ def exercised() -> Metrics:
     metrics = Metrics()
     metrics.request("/predict", "POST", 200, 0.1)
     metrics.count_rejection(REASONS[0])
+    metrics.count_key("alice", 200)
     model = metrics.model("m")
     model.batch(1, 0.1, 10.0)
     model.count_answer(0.1, 0.2)
+    model.count_failure(0.1)
     model.count_places(1, 3, 4)
     model.pending(1)
     model.state("ready")
@@ -108,6 +112,19 @@ def test_the_file_of_settings_is_one() -> None:
     assert (settings.max_batch, settings.workers, len(settings.models)) == (16, 2, 2)
 
 
+def test_the_tables_of_the_file_are_some(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (models,) = [block for block in blocks() if "[model." in block]
+    (keys,) = [block for block in blocks() if "[key." in block]
+    secret = tmp_path / "ops"
+    secret.write_text("secret", encoding="utf-8")
+    (tmp_path / "server.toml").write_text(f"admin = true\n{models}\n{keys}".replace("/run/secrets/ops", str(secret)))
+    settings = read_settings({"config": tmp_path / "server.toml"})
+    check_names(settings, ["digits_cnn", "digits_ffnn"])
+    assert settings.for_model("digits_cnn").buckets == [1, 4, 16] and list(settings.key) == ["alice", "ops"]
+    section = text().partition("### Settings by model")[2].partition("\n## ")[0]
+    assert set(BY_MODEL) == set(re.findall(r"`([a-z_]+)`", section.partition("may have its own")[2].partition(".")[0]))
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     models = [str(MODELS / f"{name}.onnx") for name in ("digits_cnn", "digits_ffnn")]
@@ -130,15 +147,17 @@ def answers_of(output: str) -> list[dict[str, Any]]:
 
 
 def test_the_commands_answer(server: ServerProcess, tmp_path: Path) -> None:
-    assert sum(block.count("curl ") for block in commands()) == 13
+    assert sum(block.count("curl ") for block in commands()) == 17
     answers: list[Any] = []
     for block in commands():
         line = ["bash", "-ec", block.replace(f"http://{HERE}", server.url)]
         ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
         assert ran.stdout and '"error"' not in ran.stdout and ran.stderr == "", ran
         answers += answers_of(ran.stdout)
-    assert len(answers) == 12, "all but the metrics"
+    assert len(answers) == 16, "all but the metrics"
     assert [each["predictions"] for each in answers if "predictions" in each] == [["4"], ["3"], ["3"]]
+    (columns,) = [each["outputs"] for each in answers if list(each) == ["outputs"]]
+    assert columns["label"] == [4]
     (inferred,) = [each for each in answers if "model_name" in each]
     assert (inferred["id"], inferred["outputs"][0]["data"]) == ("7", [4])
 

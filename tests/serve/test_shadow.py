@@ -28,7 +28,7 @@ def count(metrics: Metrics, name: str) -> float:
 
 
 def outcome(metrics: Metrics, kind: str) -> float:
-    return count(metrics, f'trnrt_shadow_runs_total{{model="m",outcome="{kind}"}}')
+    return count(metrics, f'trnrt_shadow_runs_total{{model="m",outcome="{kind}",version="1"}}')
 
 
 def until(metrics: Metrics, total: int, seconds: float = PATIENCE_S) -> None:

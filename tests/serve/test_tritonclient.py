@@ -1,38 +1,88 @@
-"""A client written by others, against a real server's process: it works unmodified."""
+"""A client written by others, against a real server's process, over HTTP and gRPC: it works unmodified."""
 
 from __future__ import annotations
 
 import json
+import queue
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 from serving import MODELS, ServerProcess, digits, server_process
-from tritonclient.http import (  # type: ignore[import-untyped]
-    InferenceServerClient,
-    InferInput,
-    InferRequestedOutput,
-)
-from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
+from tritonclient.utils import InferenceServerException
 
 from trnrt import InferenceSession, __version__
 
 ROWS = 5
+OPTIONS = ("--max-body-mib", "1", "--grpc-port", "0")
+
+
+@dataclass(frozen=True)
+class Transport:
+    """One of Triton's two clients, which are nearly the same; ``codes``: how it writes the status of a failure."""
+
+    name: str
+    library: Any
+    codes: dict[str, str]
+
+    def make_client(self, server: ServerProcess) -> Any:
+        """A client of a server."""
+        if self.name == "grpc":
+            return self.library.InferenceServerClient(server.grpc_address)
+        return self.library.InferenceServerClient(f"127.0.0.1:{server.port}", concurrency=8)
+
+    def make_input(self, name: str, array: Any, datatype: str = "FP32", **options: Any) -> Any:
+        """A tensor."""
+        return self.library.InferInput(name, list(array.shape), datatype).set_data_from_numpy(array, **options)
+
+    def output(self, name: str, **options: Any) -> Any:
+        """An output to ask for."""
+        return self.library.InferRequestedOutput(name, **options)
+
+    def read(self, message: Any) -> Any:
+        """A message as a dictionary."""
+        if self.name == "http":
+            return message
+        from google.protobuf.json_format import MessageToDict
+
+        return MessageToDict(message, preserving_proto_field_name=True)
+
+
+HTTP = Transport("http", tritonclient.http, {code: code for code in ("400", "403", "404", "413")})
+GRPC = Transport(
+    "grpc",
+    tritonclient.grpc,
+    {
+        "400": "StatusCode.INVALID_ARGUMENT",
+        "403": "StatusCode.PERMISSION_DENIED",
+        "404": "StatusCode.NOT_FOUND",
+        "413": "StatusCode.RESOURCE_EXHAUSTED",
+    },
+)
+
+
+@pytest.fixture(params=[HTTP, GRPC], ids=lambda transport: transport.name)
+def transport(request: pytest.FixtureRequest) -> Transport:
+    found: Transport = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     models = [str(MODELS / f"{name}.onnx") for name in ("digits_cnn", "digits_ffnn")]
-    with server_process(tmp_path_factory.mktemp("server"), *models, "--max-batch", "8", "--max-body-mib", "1") as made:
+    with server_process(tmp_path_factory.mktemp("server"), *models, "--max-batch", "8", *OPTIONS) as made:
         yield made
         assert made.stop() == 0
 
 
 @pytest.fixture
-def client(server: ServerProcess) -> Iterator[Any]:
-    made = InferenceServerClient(f"127.0.0.1:{server.port}", concurrency=8)
+def client(server: ServerProcess, transport: Transport) -> Iterator[Any]:
+    made = transport.make_client(server)
     yield made
     made.close()
 
@@ -43,98 +93,176 @@ def expected() -> Any:
     return InferenceSession(MODELS / "digits_cnn.onnx", buckets=(8,)).run(["logits"], {"image": images})[0]
 
 
-def images_input(binary: bool, rows: int = ROWS) -> Any:
-    images, _ = digits(rows)
-    made = InferInput("image", list(images.shape), "FP32")
-    return made.set_data_from_numpy(images, binary_data=binary)
+def images_input(transport: Transport, **options: Any) -> Any:
+    return transport.make_input("image", digits(ROWS)[0], **options)
 
 
-def test_health_and_metadata(client: Any) -> None:
+def test_health_and_metadata(client: Any, transport: Transport) -> None:
     assert client.is_server_live() and client.is_server_ready()
     assert client.is_model_ready("digits_cnn") and client.is_model_ready("digits_ffnn", "1")
     assert not client.is_model_ready("nobody") and not client.is_model_ready("digits_cnn", "2")
-    told = client.get_server_metadata()
+    told = transport.read(client.get_server_metadata())
     assert (told["name"], told["version"]) == ("trnrt", __version__)
-    model = client.get_model_metadata("digits_cnn")
+    model = transport.read(client.get_model_metadata("digits_cnn"))
+    for tensor in (*model["inputs"], *model["outputs"]):
+        tensor["shape"] = [int(size) for size in tensor["shape"]]  # protobuf writes int64 as text
     assert model["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 1, 8, 8]}]
     assert model["outputs"] == [{"name": "logits", "datatype": "FP32", "shape": [-1, 10]}]
 
 
 @pytest.mark.parametrize("binary_input", [True, False])
 @pytest.mark.parametrize("binary_output", [True, False, None])
-def test_infer(client: Any, expected: Any, binary_input: bool, binary_output: bool | None) -> None:
-    outputs = None if binary_output is None else [InferRequestedOutput("logits", binary_data=binary_output)]
-    answer = client.infer("digits_cnn", [images_input(binary_input)], outputs=outputs, request_id="mine")
+def test_infer_over_http(server: ServerProcess, expected: Any, binary_input: bool, binary_output: bool | None) -> None:
+    outputs = None if binary_output is None else [HTTP.output("logits", binary_data=binary_output)]
+    with HTTP.make_client(server) as client:
+        inputs = [images_input(HTTP, binary_data=binary_input)]
+        answer = client.infer("digits_cnn", inputs, outputs=outputs, request_id="mine")
     assert answer.get_response()["id"] == "mine"
     np.testing.assert_allclose(answer.as_numpy("logits"), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_several_outputs_and_versions(client: Any) -> None:
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_infer_over_grpc(server: ServerProcess, expected: Any, compression: str | None) -> None:
+    with GRPC.make_client(server) as client:
+        given = [images_input(GRPC)]
+        answer = client.infer("digits_cnn", given, request_id="mine", compression_algorithm=compression)
+    assert (answer.get_response().id, answer.get_response().model_version) == ("mine", "1")
+    np.testing.assert_allclose(answer.as_numpy("logits"), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_several_outputs_and_versions(client: Any, transport: Transport) -> None:
     _, labels = digits(ROWS)
-    answer = client.infer("digits_ffnn", [images_input(True)], model_version="1")
+    answer = client.infer("digits_ffnn", [images_input(transport)], model_version="1")
     assert answer.as_numpy("label").dtype == np.int64
     assert answer.as_numpy("label").tolist() == answer.as_numpy("probabilities").argmax(axis=1).tolist()
     assert (answer.as_numpy("label") == labels).mean() > 0.5
-    answer = client.infer("digits_ffnn", [images_input(True)], outputs=[InferRequestedOutput("label")])
+    answer = client.infer("digits_ffnn", [images_input(transport)], outputs=[transport.output("label")])
     assert answer.as_numpy("probabilities") is None
 
 
-def test_async_infer(client: Any, expected: Any) -> None:
-    waiting = [client.async_infer("digits_cnn", [images_input(k % 2 == 0)], request_id=str(k)) for k in range(24)]
-    for k, item in enumerate(waiting):
-        answer = item.get_result()
-        assert answer.get_response()["id"] == str(k)
-        np.testing.assert_allclose(answer.as_numpy("logits"), expected, rtol=1e-5, atol=1e-5)
+def test_async_infer_over_http(server: ServerProcess, expected: Any) -> None:
+    with HTTP.make_client(server) as client:
+        inputs = [[images_input(HTTP, binary_data=k % 2 == 0)] for k in range(24)]
+        waiting = [client.async_infer("digits_cnn", given, request_id=str(k)) for k, given in enumerate(inputs)]
+        for k, item in enumerate(waiting):
+            answer = item.get_result()
+            assert answer.get_response()["id"] == str(k)
+            np.testing.assert_allclose(answer.as_numpy("logits"), expected, rtol=1e-5, atol=1e-5)
 
 
-def bad_input(name: str, array: Any, datatype: str) -> Any:
-    return InferInput(name, list(array.shape), datatype).set_data_from_numpy(array)
+@pytest.mark.parametrize("streams", [False, True])
+def test_async_infer_over_grpc(server: ServerProcess, expected: Any, streams: bool) -> None:
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+
+    def keep(result: Any, error: Any) -> None:
+        answers.put((result, error))
+
+    with GRPC.make_client(server) as client:
+        if streams:
+            client.start_stream(keep)
+        for k in range(24):
+            if streams:
+                client.async_stream_infer("digits_cnn", [images_input(GRPC)], request_id=str(k))
+            else:
+                client.async_infer("digits_cnn", [images_input(GRPC)], keep, request_id=str(k))
+        found = [answers.get(timeout=60) for _ in range(24)]
+        assert [error for _, error in found] == [None] * 24
+        ids = [result.get_response().id for result, _ in found]
+        assert ids == [str(k) for k in range(24)] if streams else sorted(ids, key=int) == [str(k) for k in range(24)]
+        for result, _ in found:
+            np.testing.assert_allclose(result.as_numpy("logits"), expected, rtol=1e-5, atol=1e-5)
+        if streams:
+            client.async_stream_infer("nobody", [images_input(GRPC)])
+            result, error = answers.get(timeout=60)
+            assert result is None and "nobody" in str(error)
+
+
+def zeros(*shape: int, dtype: type = np.float32, name: str = "image", datatype: str = "FP32") -> Any:
+    """What makes a tensor of a transport."""
+    return lambda transport: [transport.make_input(name, np.zeros(shape, dtype), datatype)]
+
+
+def text(transport: Transport) -> list[Any]:
+    return [transport.make_input("image", np.array([b"x"], object), "BYTES")]
+
+
+def good(transport: Transport) -> list[Any]:
+    return [images_input(transport)]
 
 
 BAD: list[tuple[Any, dict[str, Any], str, str]] = [
-    (lambda: [bad_input("image", np.zeros((1, 1, 8, 7), np.float32), "FP32")], {}, "400", "image"),
-    (lambda: [bad_input("image", np.zeros((1, 64), np.float32), "FP32")], {}, "400", "image"),
-    (lambda: [bad_input("image", np.zeros((1, 1, 8, 8), np.int32), "INT32")], {}, "400", "the model wants FP32"),
-    (lambda: [bad_input("pixels", np.zeros((1, 1, 8, 8), np.float32), "FP32")], {}, "400", "no input 'pixels'"),
-    (lambda: [bad_input("image", np.zeros((0, 1, 8, 8), np.float32), "FP32")], {}, "400", "image"),
-    (lambda: [bad_input("image", np.array([b"x"], object), "BYTES")], {}, "400", "BYTES"),
-    (list, {}, "400", "image"),
-    (lambda: [images_input(True)], {"model_name": "nobody"}, "404", "nobody"),
-    (lambda: [images_input(True)], {"model_version": "7"}, "404", "version"),
-    (lambda: [images_input(True)], {"request_compression_algorithm": "gzip"}, "415", "Content-Encoding"),
-    (lambda: [bad_input("image", np.zeros((5000, 1, 8, 8), np.float32), "FP32")], {}, "413", "bytes"),
-    (
-        lambda: [images_input(True)],
-        {"outputs": [InferRequestedOutput("logits", class_count=3)]},
-        "400",
-        "classification",
-    ),
-    (lambda: [images_input(True)], {"outputs": [InferRequestedOutput("scores")]}, "400", "no output 'scores'"),
+    (zeros(1, 1, 8, 7), {}, "400", "image"),
+    (zeros(1, 64), {}, "400", "image"),
+    (zeros(1, 1, 8, 8, dtype=np.int32, datatype="INT32"), {}, "400", "the model wants FP32"),
+    (zeros(1, 1, 8, 8, name="pixels"), {}, "400", "no input 'pixels'"),
+    (zeros(0, 1, 8, 8), {}, "400", "image"),
+    (text, {}, "400", "BYTES"),
+    (lambda _transport: [], {}, "400", "image"),
+    (good, {"model_name": "nobody"}, "404", "nobody"),
+    (good, {"model_version": "7"}, "404", "version"),
+    (zeros(5000, 1, 8, 8), {}, "413", "bytes"),
+    (good, {"outputs": ["logits"], "class_count": 3}, "400", "classification"),
+    (good, {"outputs": ["scores"]}, "400", "no output 'scores'"),
 ]
 
 
-@pytest.mark.parametrize(("inputs", "options", "status", "told"), BAD)
-def test_bad_requests_raise(client: Any, inputs: Any, options: dict[str, Any], status: str, told: str) -> None:
+@pytest.mark.parametrize(("make", "options", "status", "told"), BAD)
+def test_bad_requests_raise(
+    client: Any, transport: Transport, make: Any, options: dict[str, Any], status: str, told: str
+) -> None:
+    given = dict(options)
+    count = given.pop("class_count", 0)
+    if "outputs" in given:
+        given["outputs"] = [transport.output(name, class_count=count) for name in given["outputs"]]
     with pytest.raises(InferenceServerException) as caught:
-        client.infer(**{"model_name": "digits_cnn", "inputs": inputs(), **options})
-    assert caught.value.status() == status
+        client.infer(**{"model_name": "digits_cnn", "inputs": make(transport), **given})
+    assert caught.value.status() == transport.codes[status]
     assert told in caught.value.message()
     # The connection is good for more.
-    client.infer("digits_cnn", [images_input(True)])
+    client.infer("digits_cnn", [images_input(transport)])
 
 
-def test_repository_is_closed(client: Any) -> None:
+def test_compressed_bodies_over_http(server: ServerProcess) -> None:
+    with HTTP.make_client(server) as client, pytest.raises(InferenceServerException) as caught:
+        client.infer("digits_cnn", [images_input(HTTP)], request_compression_algorithm="gzip")
+    assert caught.value.status() == "415" and "Content-Encoding" in caught.value.message()
+
+
+def test_repository_is_closed(client: Any, transport: Transport) -> None:
     for call in (client.get_model_repository_index, lambda: client.unload_model("digits_cnn")):
         with pytest.raises(InferenceServerException) as caught:
             call()
-        assert caught.value.status() == "403"
+        assert caught.value.status() == transport.codes["403"]
     assert client.is_model_ready("digits_cnn")
 
 
+def test_configuration_and_statistics(server: ServerProcess) -> None:
+    with HTTP.make_client(server) as client:
+        config = client.get_model_config("digits_cnn", "1")
+        assert (config["name"], config["max_batch_size"]) == ("digits_cnn", 8)
+        assert config["input"] == [{"name": "image", "data_type": "TYPE_FP32", "dims": [1, 8, 8]}]
+        (before,) = client.get_inference_statistics("digits_cnn")["model_stats"]
+        client.infer("digits_cnn", [images_input(HTTP)])
+        (after,) = client.get_inference_statistics("digits_cnn", "1")["model_stats"]
+        assert after["inference_count"] - before["inference_count"] == ROWS
+        assert after["execution_count"] - before["execution_count"] == 1
+        names = [each["name"] for each in client.get_inference_statistics()["model_stats"]]
+        assert names == ["digits_cnn", "digits_ffnn"]
+
+
 def test_what_is_not_served_is_an_error_that_the_client_can_read(client: Any) -> None:
-    for call in (client.get_inference_statistics, lambda: client.get_model_config("digits_cnn")):
-        with pytest.raises(InferenceServerException, match="there is no"):
+    for call in (
+        client.get_trace_settings,
+        lambda: client.get_trace_settings("digits_cnn"),
+        lambda: client.update_trace_settings("digits_cnn", {"trace_rate": "1"}),
+        client.get_log_settings,
+        client.get_system_shared_memory_status,
+        client.get_cuda_shared_memory_status,
+        lambda: client.register_system_shared_memory("region", "/key", 16),
+    ):
+        with pytest.raises(InferenceServerException, match="there is no") as caught:
             call()
+        assert caught.value.status() == "404"
 
 
 def test_predict_through_a_real_server(server: ServerProcess) -> None:

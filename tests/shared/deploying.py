@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from dockerfile_parse import DockerfileParser
+from kustomizing import build
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-SERVERS = {"kubernetes.yaml": "Containerfile.neuron", "kubernetes-cpu.yaml": "Containerfile.cpu"}
-"""The manifests, and the image that each one's pods run."""
+OVERLAYS = DEPLOY / "kustomize" / "overlays"
+SERVERS = {"neuron": "Containerfile.neuron", "cpu": "Containerfile.cpu"}
+"""The overlays, and the image that each one's pods run."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def containerfile(name: str) -> Containerfile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A file of deploy/ with one object of each kind."""
+    """An overlay of deploy/kustomize, built: one object of each kind."""
 
     name: str
     objects: dict[str, dict[str, Any]]
@@ -138,8 +139,8 @@ class Manifest:
 
 
 def manifest(name: str) -> Manifest:
-    """A manifest of deploy/."""
-    found = list(yaml.safe_load_all((DEPLOY / name).read_text(encoding="utf-8")))
+    """An overlay, built."""
+    found = build(OVERLAYS / name)
     objects = {item["kind"]: item for item in found}
     assert len(objects) == len(found)
     return Manifest(name, objects)

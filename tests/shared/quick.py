@@ -79,6 +79,7 @@ QUICK = frozenset(
         "predict/test_predict_sources.py::test_kinds_of_which_no_value_fits_are_refused",
         "quantise/test_quantising.py::test_an_old_model_is_folded_and_raised",
         "quantise/test_quantising.py::test_runs_are_compared_by_decisions_and_labels",
+        "serve/test_grpc_calls.py",
         "serve/test_limits.py",
         "serve/test_logs.py",
         "serve/test_protocol.py",

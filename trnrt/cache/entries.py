@@ -6,6 +6,7 @@
     times/<key>.json     the predicted latency with its range, microseconds
     kernels/...          kernel modules, by content
     neuron/...           the output of AWS's compiler: see ``trnrt.neuron.artefacts``
+    usage                bytes written since the files were last counted, a number a line
 
 Every file is written beside its place and renamed: readers see all of it or none, even if a writer is killed. Digests
 are checked before use. A file that can't be written is not cached, and a damaged one is removed; a note says so.
@@ -17,6 +18,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import shutil
 import time
@@ -34,6 +36,10 @@ Times = tuple[float, float, float]
 
 SCHEMA_VERSION = 1
 COMPILED = "neuron"
+USAGE = "usage"
+_COUNTED = "counted "
+# Then the files are counted again: others, such as compiled kernels, are not noted as they are written.
+_MOST_NOTES = 256
 NEW_MODEL = "this model is not in the cache"
 _TIMES = ("low_us", "predicted_us", "high_us")
 # Files without an entry are kept this long: another process may be about to write the entry.
@@ -78,11 +84,15 @@ def _of_model(request: Mapping[str, Any]) -> str:
 
 
 class Entries:
-    """The entries in a directory; the caller checks that it is private to the owner."""
+    """The entries in a directory; the caller checks that it is private to the owner.
 
-    def __init__(self, directory: Path, limit: int) -> None:
+    ``frozen``: only read them; a bundle's entries stay as they were written.
+    """
+
+    def __init__(self, directory: Path, limit: int, *, frozen: bool = False) -> None:
         self.directory = directory
         self.limit = limit
+        self._frozen = frozen
         self._plans = directory / "plans"
         self._arrays = directory / "arrays"
         self._times = directory / "times"
@@ -104,8 +114,9 @@ class Entries:
             return self._remove_damaged(path, "one of its arrays is gone")
         except (ValueError, KeyError, TypeError, OSError) as error:
             return self._remove_damaged(path, str(error))
-        with contextlib.suppress(OSError):
-            os.utime(path)
+        if not self._frozen:
+            with contextlib.suppress(OSError):
+                os.utime(path)
         return Found(content["saved"], arrays)
 
     def put(self, request: Mapping[str, Any], saved: Mapping[str, Any], arrays: list[Array]) -> str:
@@ -115,7 +126,7 @@ class Entries:
         try:
             for folder in (self._plans, self._arrays):
                 folder.mkdir(mode=0o700, exist_ok=True)
-            digests, size = [], 0
+            digests, size, written = [], 0, 0
             for array in arrays:
                 content = _npy(array)
                 digest, size = _digest(content), size + len(content)
@@ -125,10 +136,12 @@ class Entries:
                     os.utime(path)
                 else:
                     write_whole(path, content)
+                    written += len(content)
             kept = {"request": dict(request), "saved": saved, "arrays": digests, "bytes": size}
             document = {"schema_version": SCHEMA_VERSION, "digest": _digest(_canonical(kept)), "content": kept}
-            write_whole(self._plans / f"{key_of(request)}.json", json.dumps(document).encode("utf-8"))
-            self.shrink()
+            text = json.dumps(document).encode("utf-8")
+            write_whole(self._plans / f"{key_of(request)}.json", text)
+            self._grow(written + len(text))
         except OSError as error:
             return f"not cached: {error.strerror} ({self.directory})"
         return ""
@@ -161,6 +174,8 @@ class Entries:
 
     def clear(self) -> int:
         """Remove everything; return the bytes freed."""
+        with contextlib.suppress(OSError):
+            (self.directory / USAGE).unlink()
         return sum(_remove(path) for folder in self._folders for path in _files(folder))
 
     def size(self) -> int:
@@ -190,6 +205,23 @@ class Entries:
                 if _modified_time(path) <= entry.used:
                     excess -= _remove(path)
 
+    def _grow(self, written: int) -> None:
+        """Note bytes that were written; evict entries if the limit may be exceeded.
+
+        The files are counted only then, or after many writes: a walk over a full cache takes longer than a small plan.
+        """
+        usage = self.directory / USAGE
+        with usage.open("a", encoding="ascii") as file:  # short appends of several processes don't mix
+            file.write(f"{written}\n")
+        if _noted_bytes(usage) > self.limit:
+            self.shrink()
+            self._note_size()
+
+    def _note_size(self) -> None:
+        from trnrt.cache import write_whole
+
+        write_whole(self.directory / USAGE, f"{_COUNTED}{self.size()}\n".encode("ascii"))
+
     def _drop_unnamed(self, named: set[str]) -> int:
         """Remove files without an entry, and leftovers of killed writers; return the bytes freed."""
         dropped, oldest, entries = 0, time.time() - _GRACE_SECONDS, set(_entry_files(self._plans))
@@ -211,16 +243,19 @@ class Entries:
     def _read_array(self, digest: str) -> Array:
         content = (self._arrays / f"{digest}.npy").read_bytes()
         if _digest(content) != digest:
-            with contextlib.suppress(OSError):
-                (self._arrays / f"{digest}.npy").unlink()
+            self._drop(self._arrays / f"{digest}.npy")
             raise ValueError("the digest of an array does not match its content")
         array: Array = np.load(io.BytesIO(content), allow_pickle=False)
         return array
 
     def _remove_damaged(self, path: Path, reason: str) -> Found:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        self._drop(path)
         return Found(None, [], f"the cached plan was damaged ({reason})")
+
+    def _drop(self, path: Path) -> None:
+        if not self._frozen:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _why_missing(self, request: Mapping[str, Any]) -> str:
         """The differences of a request from the most similar entry of the same model."""
@@ -232,6 +267,17 @@ class Entries:
             return NEW_MODEL
         changes = sorted((list(_changes(other, wanted)) for other in others), key=len)
         return ", ".join(changes[0])
+
+
+def _noted_bytes(usage: Path) -> float:
+    """The bytes of the cache by its notes; infinite if the files must be counted."""
+    counted, *written = usage.read_text(encoding="ascii", errors="replace").splitlines()
+    try:
+        if not counted.startswith(_COUNTED) or len(written) >= _MOST_NOTES:
+            return math.inf
+        return sum(map(int, written), int(counted.removeprefix(_COUNTED)))
+    except ValueError:  # a writer was killed
+        return math.inf
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:

@@ -111,22 +111,36 @@ class PlanCache(KernelCache):
         """
         if not self._enabled:
             return make(), ""
-        from trnrt.planner.saving.partitions import NotSaved, decode, encode
-
         full = self.prepare()
-        found = self.entries.look_up(request)
-        reason = found.reason
-        if found.saved is not None:
-            try:
-                return decode(found.saved, found.arrays), ""
-            except NotSaved as damaged:
-                reason = str(damaged)
+        kept, reason = read_partition(self.entries, request)
+        if kept is not None:
+            return kept, ""
         partition = make()
         if full:
             return partition, full
-        try:
-            saved, arrays = encode(partition)
-        except NotSaved as strange:
-            return partition, str(strange)
-        note = self.entries.put(request, saved, arrays)
+        note = keep_partition(self.entries, request, partition)
         return partition, "; ".join(part for part in (reason, note) if part)
+
+
+def read_partition(entries: Entries, request: Mapping[str, Any]) -> tuple[Partition | None, str]:
+    """A request's partition, or None and why there is none."""
+    from trnrt.planner.saving.partitions import NotSaved, decode
+
+    found = entries.look_up(request)
+    if found.saved is None:
+        return None, found.reason
+    try:
+        return decode(found.saved, found.arrays), ""
+    except NotSaved as damaged:
+        return None, str(damaged)
+
+
+def keep_partition(entries: Entries, request: Mapping[str, Any], partition: Partition) -> str:
+    """Keep a partition; return why it can't be kept, or ""."""
+    from trnrt.planner.saving.partitions import NotSaved, encode
+
+    try:
+        saved, arrays = encode(partition)
+    except NotSaved as strange:
+        return str(strange)
+    return entries.put(request, saved, arrays)

@@ -11,9 +11,12 @@ from trnrt.commands.options import (
     Backend,
     BackendFlag,
     BucketsFlag,
+    BundleFlag,
     CacheFlag,
     CaseFlag,
+    CheckFlag,
     CompileBackendFlag,
+    CompileBucketsFlag,
     CompiledFlag,
     CompileDirectory,
     CutFile,
@@ -148,27 +151,37 @@ def cut_command(
 
 
 def compile_command(
+    *,
     model: ModelFile,
     directory: CompileDirectory,
     planning: Planning,
     overrides: Overrides,
     reporting: Reporting,
     batch: PlanBatchFlag = None,
+    buckets: CompileBucketsFlag = None,
+    sequences: Sequences,
     backend: CompileBackendFlag = Backend.AUTO,
     lnc: LncFlag = None,
     route: RouteFlag = None,
     effort: EffortFlag = EFFORT,
+    bundle: BundleFlag = True,
+    check: CheckFlag = True,
 ) -> None:
-    """Write a model's kernel module and its weights into a directory."""
+    """Write a model's kernel module, its weights, and a bundle that `run` and `serve` start from."""
     from trnrt.backends import DeviceOptions
-    from trnrt.commands.compile import compile_model
+    from trnrt.commands.compile import Bundling, compile_model
 
     # Nothing runs, so no device is needed.
     used = Backend.NEURON if backend is Backend.NEURON else Backend.SIMULATOR
     options = SessionOptions(
-        planning, overrides, used, effort, device=DeviceOptions(lnc, compile_only=True, route=route)
+        planning,
+        overrides,
+        used,
+        effort,
+        device=DeviceOptions(lnc, compile_only=True, route=route),
+        sequences=sequences,
     )
-    compile_model(model, options, directory, batch, reporting)
+    compile_model(model, options, directory, batch, Bundling(buckets, bundle, check), reporting)
 
 
 def profile_command(

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+from click.core import ParameterSource
+
 from trnrt.commands.options import Backend
 from trnrt.commands.overriding import apply_plan
 from trnrt.commands.records import SessionOptions
@@ -41,6 +44,7 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
     """Read the model, choose target and backend, and apply a plan's file."""
     planning, overrides = options.planning, options.overrides
     with working("loading the runtime"):
+        from trnrt.cache.places import is_bundle
         from trnrt.planner.choices import Choices
         from trnrt.session import InferenceSession
 
@@ -48,13 +52,13 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
         session = InferenceSession(
             str(model),
             target=planning.target,
-            dtype=planning.dtype.value,
+            dtype=planning.dtype.value if is_given("dtype") or not is_bundle(model) else None,
             backend=options.backend.value,
             fallback=planning.fallback_name,
             shapes=planning.shapes,
             buckets=options.buckets,
             choices=Choices(no_fuse=frozenset(overrides.no_fuse or ())),
-            effort=options.effort,
+            effort=options.effort if is_given("effort") or not is_bundle(model) else None,
             max_instructions=planning.max_instructions,
             cache=options.cache,
             calibration=planning.calibration,
@@ -64,6 +68,12 @@ def open_session(model: Path, options: SessionOptions) -> InferenceSession:
             pads=options.sequences.pads,
         )
     return session if overrides.plan is None else apply_plan(session, overrides.plan)
+
+
+def is_given(name: str) -> bool:
+    """True if the user gave this parameter of the verb; otherwise it has its default."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def note_backend(session: InferenceSession, options: SessionOptions) -> list[str]:

@@ -248,7 +248,9 @@ _INPUT = (
     "(.png, .jpg; several make a batch). A model with one input needs no NAME=. By default random values."
 )
 
-ModelFile = Annotated[Path, argument(metavar="MODEL", help="The model, an .onnx file.")]
+ModelFile = Annotated[
+    Path, argument(metavar="MODEL", help="The model: an .onnx file, or a bundle that `trnrt compile -o DIR` wrote.")
+]
 InputFiles = Annotated[list[str] | None, input_flag("--input", "-i", metavar="[NAME=]FILE", help=_INPUT)]
 TargetFlag = Annotated[
     str | None,
@@ -438,6 +440,24 @@ CutOutputs = Annotated[
 MoreOutputs = Annotated[list[str] | None, argument(metavar="[NAME...]", hidden=True)]
 CutFile = Annotated[Path, output_flag("-o", "--output", metavar="OUT.onnx", help="The file to write.")]
 CompileDirectory = Annotated[Path, output_flag("-o", "--output", metavar="DIR", help="Where to write.")]
+CompileBucketsFlag = Annotated[
+    Sequence[int] | None,
+    planning_flag(
+        "--buckets", metavar="1,8,32", help="Batch sizes to compile for, instead of --batch.", parser=read_buckets
+    ),
+]
+BundleFlag = Annotated[
+    bool,
+    output_flag(
+        "--bundle/--no-bundle", help="Also write the model and its plans, for `trnrt run DIR` and `trnrt serve DIR`."
+    ),
+]
+CheckFlag = Annotated[
+    bool,
+    output_flag(
+        "--check/--no-check", help="Check the bundle's numbers against onnxruntime, for a server's quick start."
+    ),
+]
 CompileBackendFlag = Annotated[
     Backend, device_flag("--backend", help="neuron: also compile with AWS's compiler; needs no device.")
 ]

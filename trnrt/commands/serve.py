@@ -1,4 +1,4 @@
-"""``trnrt serve``: predictions over HTTP.
+"""``trnrt serve``: predictions over HTTP and gRPC.
 
 The flags and their defaults are those of ``trnrt.serve.settings`` (a test compares them). That module can't be imported
 here: the server's packages may be missing, and ``trnrt --help`` must not wait for them.
@@ -32,6 +32,7 @@ from trnrt.commands.options import (
     Fallback,
     Narrow,
     flag,
+    read_buckets,
     read_budget,
     read_lengths,
 )
@@ -58,13 +59,40 @@ class Serving:
     models: Annotated[list[Path] | None, argument(metavar="MODELS", help="The models, .onnx files.")] = None
     config: Path | None = flag("Options", "--config", metavar="FILE", help="A TOML file of these settings.")
     model_dir: Path | None = flag(
-        "Options", "--model-dir", metavar="DIR", help="Also serve every .onnx file of this folder."
+        "Options",
+        "--model-dir",
+        metavar="DIR",
+        help="Also serve every .onnx file of this folder, and every NAME/VERSION/model.onnx.",
+    )
+    follow_links: bool | None = flag(
+        "Options",
+        "--follow-links/--no-follow-links",
+        help="Serve files outside --model-dir that links in it lead to.",
+    )
+    versions: str | None = flag(
+        "Options",
+        "--versions",
+        metavar="[latest|all|2,3]",
+        show_default="latest",
+        help="The versions to serve of each model that is a folder of versions.",
+    )
+    canary: list[str] | None = flag(
+        "Options",
+        "--canary",
+        metavar="[NAME:]2=10%",
+        help="Give a version a share of its model's requests; the highest other version has the rest. Repeatable.",
     )
     host: str | None = flag(
         "Options", "--host", metavar="ADDRESS", show_default="127.0.0.1", help="The address to listen on."
     )
     port: int | None = flag(
         "Options", "--port", metavar="N", show_default="8000", help="The port to listen on; 0 takes a free one."
+    )
+    grpc_port: int | None = flag(
+        "Options",
+        "--grpc-port",
+        metavar="N",
+        help="Also serve the Open Inference Protocol over gRPC on this port; 0 takes a free one. Off by default.",
     )
     workers: int | None = flag(
         "Workers", "--workers", metavar="N", show_default="1", help="Processes that share the port."
@@ -99,6 +127,14 @@ class Serving:
     )
     max_batch: int | None = flag(
         "Batches and limits", "--max-batch", metavar="ROWS", show_default="32", help="The most rows of a merged batch."
+    )
+    buckets: Sequence[int] | None = flag(
+        "Batches and limits",
+        "--buckets",
+        metavar="1,4,16",
+        help="The batch sizes to compile for; the largest is the most rows of a merged batch. By default 1, 2, 4 and "
+        "so on up to --max-batch.",
+        parser=read_buckets,
     )
     max_delay_ms: float | None = flag(
         "Batches and limits",
@@ -148,6 +184,68 @@ class Serving:
         metavar="SECONDS",
         show_default="30.0",
         help="How long a shutdown waits for accepted requests, seconds; then it exits with 1.",
+    )
+    max_connections: int | None = flag(
+        "Connections",
+        "--max-connections",
+        metavar="N",
+        show_default="1024",
+        help="Open connections of a worker; beyond them only health is answered.",
+    )
+    max_header_bytes: int | None = flag(
+        "Connections",
+        "--max-header-bytes",
+        metavar="BYTES",
+        show_default="32768",
+        help="The largest request line and headers together, bytes (431; 414 for the target alone).",
+    )
+    max_headers: int | None = flag(
+        "Connections",
+        "--max-headers",
+        metavar="N",
+        show_default="100",
+        help="The most header fields of a request, and the most trailer fields (431).",
+    )
+    max_buffered_mib: int | None = flag(
+        "Connections",
+        "--max-buffered-mib",
+        metavar="MIB",
+        show_default="256",
+        help="Answers that a worker holds for clients that read slowly, MiB together; more are refused with 503.",
+    )
+    header_timeout: float | None = flag(
+        "Connections",
+        "--header-timeout",
+        metavar="SECONDS",
+        show_default="10.0",
+        help="How long a request's head may take, and a new connection until it begins, seconds (408).",
+    )
+    body_timeout: float | None = flag(
+        "Connections",
+        "--body-timeout",
+        metavar="SECONDS",
+        show_default="20.0",
+        help="How long a body may pause, seconds (408); after this time it needs 1024 bytes a second.",
+    )
+    write_timeout: float | None = flag(
+        "Connections",
+        "--write-timeout",
+        metavar="SECONDS",
+        show_default="30.0",
+        help="How long a client may not read its answer, seconds; then its connection is closed.",
+    )
+    keep_alive_timeout: float | None = flag(
+        "Connections",
+        "--keep-alive-timeout",
+        metavar="SECONDS",
+        show_default="75.0",
+        help="How long a connection stays open without a request, seconds.",
+    )
+    allowed_host: list[str] | None = flag(
+        "Connections",
+        "--allowed-host",
+        metavar="HOST[:PORT]",
+        help="A name that clients and web pages may use for this server, as behind a proxy; * allows any.",
     )
     insecure: bool | None = flag(
         "Options", "--insecure/--no-insecure", help="Allow addresses beyond this machine without API keys."
@@ -231,13 +329,28 @@ class Serving:
     log_level: LogLevel | None = flag(
         "Options", "--log-level", show_default="info", help="The least level to log, to stderr."
     )
+    otlp_endpoint: str | None = flag(
+        "Options",
+        "--otlp-endpoint",
+        metavar="URL",
+        help="Send traces of requests to this OpenTelemetry collector, by OTLP over HTTP, as http://127.0.0.1:4318. "
+        "By default OTEL_EXPORTER_OTLP_ENDPOINT, else none.",
+    )
+    trace_ratio: float | None = flag(
+        "Options",
+        "--trace-ratio",
+        metavar="SHARE",
+        show_default="1.0",
+        help="Share of requests to trace, of those that belong to no caller's trace.",
+    )
 
 
 def serve_command(serving: Serving) -> None:
     """Serve models over HTTP: the Open Inference Protocol, a simple /predict, metrics, and a page to try them.
 
     Every setting can also be an environment variable (TRNRT_MAX_BATCH) or a line of the --config file (max_batch = 32).
-    API keys are set with TRNRT_API_KEYS only. Exits with 0 after a shutdown that answered every request.
+    API keys are set with TRNRT_API_KEYS or, by their hash, in the file. Exits with 0 after a shutdown that answered
+    every request.
     """
     given = {name: value for name, value in vars(serving).items() if value not in (None, [])}
     raise Exit(serve({name: v.value if isinstance(v, Enum) else v for name, v in given.items()}))
@@ -266,6 +379,9 @@ def serve(flags: dict[str, Any]) -> int:
     from trnrt.serve.settings import read_settings
 
     settings = read_settings(flags)
+    if settings.grpc_port is not None and find_spec("grpc") is None:
+        problem = "--grpc-port needs the package grpcio, which is not installed"
+        raise BackendError(problem, hint="pip install 'trnrt[serve,grpc]'")
     if settings.engine == "local":
         from trnrt.serve.processes import running
 

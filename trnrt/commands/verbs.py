@@ -30,6 +30,7 @@ PANELS = (
     "Device",
     "Workers",
     "Batches and limits",
+    "Connections",
     "Demand",
     "Comparison",
     "Output",

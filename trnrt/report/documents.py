@@ -359,10 +359,25 @@ def stage_document(model: ImportedModel, stage: str, listing: str) -> Document:
 
 
 def compile_document(
-    session: InferenceSession, batch: int | None, parts: list[Document], files: Iterable[str]
+    session: InferenceSession,
+    buckets: list[int] | None,
+    parts: list[Document],
+    files: Iterable[str],
+    checked: bool | None,
 ) -> Document:
-    """``compile``: the compiled parts, and the written files."""
-    return header(session) | {"batch": batch, "parts": parts, "files": list(files)}
+    """``compile``: the compiled parts, and the written files.
+
+    ``checked``: if the bundle agrees with onnxruntime; None if there is no bundle.
+    """
+    batch = buckets[0] if buckets is not None and len(buckets) == 1 else None
+    bundle = None if checked is None else {"checked": checked}
+    return header(session) | {
+        "batch": batch,
+        "buckets": buckets,
+        "parts": parts,
+        "files": list(files),
+        "bundle": bundle,
+    }
 
 
 def _output(array: npt.NDArray[Any], full: bool) -> Document:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
-from trnrt.cache.plans import PlanCache, request_for
+from trnrt.cache.entries import Entries
+from trnrt.cache.plans import PlanCache, keep_partition, request_for
 from trnrt.importer import ImportedModel
 from trnrt.inputs.drawing import Array
 from trnrt.nki.machine.timing import Range, add_ranges
@@ -34,6 +35,15 @@ class Planner:
         """The parts, from the cache or newly planned, and why they were planned."""
         request = request_for(self.model, shapes, values, self.options)
         return self.cache.partition(request, lambda: self.make(shapes, values))
+
+    def keep(self, entries: Entries, shapes: Shapes) -> str:
+        """Keep the plan for these shapes, and its predicted latency; return why they can't be kept, or ""."""
+        request = request_for(self.model, shapes, {}, self.options)
+        partition = self.get(shapes, {})[0]
+        problem = keep_partition(entries, request, partition)
+        if not problem:
+            entries.put_time(request, astuple(self.latency(shapes, {}, partition)))
+        return problem
 
     def latency(self, shapes: Shapes, values: Mapping[str, Array], partition: Partition | None = None) -> Range:
         """The predicted latency on the device, from the cache if possible; runs nothing.

@@ -39,6 +39,10 @@ class Programs:
                 return
             program.close()
 
+    def load(self, arrays: Mapping[str, Array]) -> LoadedPartition:
+        """The program for inputs of these shapes, compiled now if it is new."""
+        return self._load(arrays, [])
+
     def _load(self, arrays: Mapping[str, Array], notes: list[str]) -> LoadedPartition:
         model = self._planner.model
         # A parameter's value matters, too: Reshape's shape, TopK's count.

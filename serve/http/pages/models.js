@@ -44,7 +44,8 @@ export function detailsOf(model) {
       element("dl", {},
         ...row("Inputs", "inputs", ...model.inputs.map(tensor)),
         ...row("Outputs", "outputs", ...model.outputs.map(tensor)),
-        ...(model.labels ? row("Classes", "labels", labelsText(model.labels)) : [])),
+        ...(model.labels ? row("Classes", "labels", labelsText(model.labels)) : []),
+        ...(model.digest ? row("Content", "digest", element("code", {title: model.digest}, `${model.digest.slice(0, 19)}…`)) : [])),
       ...latencies(model)),
   ];
 }

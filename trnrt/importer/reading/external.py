@@ -40,6 +40,13 @@ def load(model: onnx.ModelProto, folder: Path | None, where: str, room: int) -> 
     return not found
 
 
+def files_beside(content: bytes) -> list[str]:
+    """The files of a model's external data, as it names them; the model was read, and so they are in its folder."""
+    model = onnx.load_model_from_string(content)
+    external = [t for t in all_tensors(model) if t.data_location == onnx.TensorProto.EXTERNAL]
+    return sorted({entry.value for tensor in external for entry in tensor.external_data if entry.key == "location"})
+
+
 class _Place:
     """The place of a tensor's data, according to the model; everything is checked before use."""
 

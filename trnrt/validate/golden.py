@@ -11,21 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trnrt.cache.places import golden_file
 from trnrt.errors import BackendError, InputError, ModelFileError
 from trnrt.running.rows import as_matrix
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, OutputComparison, Tolerance, compare, default_tolerance, run_onnxruntime
 
 Array = NDArray[Any]
-SUFFIX = ".golden.npz"
 MEASURED_ROWS = 8
 """Golden inputs of up to this many rows are always compared with measured tolerances. Measuring takes time, so
 for more rows it is done only if an output exceeds the default tolerances."""
-
-
-def golden_file(model: Path) -> Path:
-    """The file of a model's own golden input, if it has one: ``digits.golden.npz`` beside ``digits.onnx``."""
-    return model.with_name(model.stem + SUFFIX)
 
 
 def golden_feeds(session: InferenceSession, model: Path, rows: int) -> dict[str, Array]:
