@@ -94,6 +94,8 @@ class ServeSettings(Readers, BaseSettings):
     buckets: Annotated[list[Annotated[int, Field(ge=1, le=MOST_ROWS)]], NoDecode] = []
     max_delay_ms: float = Field(default=2.0, ge=0, le=10_000)
     max_queue: int = Field(default=256, ge=1)
+    max_wait_ms: float = Field(default=500.0, ge=0, le=3_600_000)
+    max_rows: int = Field(default=1024, ge=1)
     max_concurrency: int = Field(default=512, ge=1)
     max_body_mib: int = Field(default=64, ge=1, le=2048)
     max_tensor_elements: int = Field(default=1 << 24, ge=1)

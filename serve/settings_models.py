@@ -13,9 +13,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field
 
 from trnrt.errors import OptionError
 
-AT_ONCE = ("batching", "max_delay_ms", "max_queue", "max_tensor_elements", "request_timeout", "shadow")
+AT_ONCE = ("batching", "max_delay_ms", "max_queue", "max_wait_ms", "max_tensor_elements", "request_timeout", "shadow")
 """A reload changes these in a model that serves."""
 BY_COMPILING = (
+    "max_rows",
     "max_batch",
     "buckets",
     "target",

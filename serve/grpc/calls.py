@@ -172,6 +172,8 @@ class Call:
         except Exception as error:
             problem = self.problem_of(error)
         self.status, self.error = problem.status, problem.text
+        if problem.reason:
+            self.calls.metrics.count_rejection(problem.reason)
         trailing = [("x-request-id", self.id)]
         if retry := problem.headers.get("Retry-After"):
             trailing += [("retry-after", retry), ("grpc-retry-pushback-ms", str(int(retry) * 1000))]

@@ -64,7 +64,8 @@ async def model_ready(call: Call) -> bytes:
     """Say if a model is ready; one that is unknown is not."""
     given = parse(messages.NamedModel, await call.read())
     try:
-        is_ready = call.repository.find(given.name, given.version).state == "ready"
+        model = call.repository.find_main(given.name, given.version)
+        is_ready = model.state == "ready" and model.busy is None
     except Problem:
         is_ready = False
     return _encode(messages.ModelReadyAnswer(ready=is_ready))
@@ -73,7 +74,7 @@ async def model_ready(call: Call) -> bytes:
 async def model_metadata(call: Call) -> bytes:
     """A model's inputs and outputs."""
     given = parse(messages.NamedModel, await call.read())
-    model = call.repository.find(given.name, given.version)
+    model = call.repository.find_main(given.name, given.version)
     described = model.described
     if not described.inputs and not described.outputs:
         check_ready(model)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from trnrt.importer import TensorInfo
 from trnrt.nki.machine.timing import Range
+from trnrt.serve.http.problems import Problem
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Description:
     longest
     ``mixing``: why rows of different requests can't share a batch; None if they can
     ``digest``: of the content that was loaded; "" if it is not known
+    ``max_rows``: the most rows of a request; 0 without a batch, as no rows are counted then
     """
 
     inputs: tuple[TensorMeta, ...] = ()
@@ -47,6 +49,13 @@ class Description:
     mixing: str | None = None
     parameters: tuple[str, ...] = ()
     digest: str = ""
+    max_rows: int = 0
+
+    def check_rows(self, rows: int) -> None:
+        """Problem(413) if a request has more rows than the server takes."""
+        if 0 < self.max_rows < rows:
+            text = f"the request has {rows} rows; the limit is {self.max_rows} (--max-rows)"
+            raise Problem(413, f"{text}: send the others in other requests", reason="rows")
 
     def times(self, length: int) -> dict[int, Range]:
         """The device's time by bucket for sequences that are padded to ``length``; 0 for a model without lengths."""

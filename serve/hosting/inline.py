@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from trnrt.serve.hosting.threads import Jobs
 from trnrt.serve.processes.logs import log
 
 QUICK_S = 0.002
@@ -21,14 +22,6 @@ handler's work. The digits CNN takes 1.2 ms for 32 rows."""
 SLOW_S = 0.05
 """A model that ever keeps the loop for longer returns to its thread."""
 _RUNS = 5
-
-
-class Jobs(Protocol):
-    """Takes a batcher's jobs."""
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run a job after the earlier ones."""
-        ...
 
 
 class LoopOrThread:

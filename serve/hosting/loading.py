@@ -50,6 +50,7 @@ class LoadedModel:
         self._others: set[object] = set()
         batch, self.parameters = self.session.model.batch, self.session.model.parameters
         self.most_rows = batch if isinstance(batch, int) else self.session.buckets[-1]
+        self.slice_rows = 0
         try:
             self.described = self._describe(settings)
             self._is_static = self._varies_in_rows_only()
@@ -58,6 +59,8 @@ class LoadedModel:
             self.close()
             raise
         self.set_batching(settings.batching)
+        if self.described.mixing is None:  # a slice of each core at a time
+            self.slice_rows = self.most_rows * self.session.runner.parallel
 
     def set_batching(self, batching: bool) -> None:
         """Allow merging requests into batches, if the model's rows are independent."""
@@ -99,6 +102,10 @@ class LoadedModel:
         buckets = self.described.buckets
         return sum(part.bucket for part in cover(rows, buckets)) if buckets else rows
 
+    def independent(self, feeds: Mapping[str, Array], rows: int) -> bool:
+        """True if no row of such a batch depends on others; for a batch of the buckets' sizes that is known."""
+        return self.session.mixing(feeds, rows) is None
+
     def predicted_us(self, feeds: Mapping[str, Array], rows: int) -> float | None:
         """The device's time for ``rows`` rows, microseconds; None if there is no prediction."""
         buckets, predictions = self.described.buckets, self.described.times(self.session.fit_length(feeds).size)
@@ -128,6 +135,7 @@ class LoadedModel:
             batch=None if mixing is not None and model.apart is not None else model.batch,
             mixing=mixing,
             parameters=model.parameters,
+            max_rows=0 if model.batch is None else max(settings.max_rows, self.most_rows),
         )
 
     def _compile(self) -> None:

@@ -27,7 +27,8 @@ from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
 REASONS = (
-    *("queue", "concurrency", "draining", "not_ready", "device", "timeout", "body", "key", "key_limit", "key_slowed"),
+    *("queue", "wait", "rows", "concurrency", "draining", "not_ready", "device", "timeout", "body"),
+    *("key", "key_limit", "key_slowed"),
     *("malformed", "headers", "slow", "connections", "buffers", "host", "origin"),
 )
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -156,6 +157,9 @@ class _Families:
             "trnrt_failed_inference_seconds", "From a request's queueing to its failure.", which, registry=own
         )
         self.rows = histogram("batch_rows", "Rows of a batch, without padding.", _ROWS)
+        self.dropped = counter(
+            "dropped_rows", "Rows of accepted requests that were not computed, as nobody wanted the answer any more."
+        )
         self.places = counter(
             "sequence_places", "Places of sequences that were padded to --lengths: given, padding.", "kind"
         )
@@ -188,10 +192,15 @@ class ModelMetrics:
         self._total, self._rows = families.total.labels(*which), families.rows.labels(*which)
         self._pending, self._device = families.pending.labels(*which), families.device.labels(*which)
         self._device_errors = families.device_errors.labels(*which)
+        self._dropped = families.dropped.labels(*which)
 
     def pending(self, change: int) -> None:
         """A request was queued (+1), or left the queue (-1)."""
         self._pending.inc(change)
+
+    def drop(self, rows: int) -> None:
+        """Rows of a request that timed out, or whose client has gone, are not computed."""
+        self._dropped.inc(rows)
 
     def count_places(self, rows: int, length: int, size: int) -> None:
         """Count the places of ``rows`` sequences of ``length`` that were padded to ``size``; 0 without lengths."""

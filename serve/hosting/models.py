@@ -15,7 +15,8 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from trnrt.errors import DeviceError
-from trnrt.serve.hosting.batching import Batcher, ComputeThread, Inference, Limits
+from trnrt.serve.hosting.batcher import Batcher
+from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.catalog import ONLY_VERSION, Pinned
 from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.description import NOTHING_KNOWN
@@ -25,6 +26,8 @@ from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.pins import why_changed
 from trnrt.serve.hosting.recovering import Backoff, Failure, failure_of
 from trnrt.serve.hosting.shadow import Shadow
+from trnrt.serve.hosting.threads import ComputeThread, type_and_text
+from trnrt.serve.hosting.waiting import Limits
 from trnrt.serve.http.checking import Checker, check_outputs
 from trnrt.serve.http.problems import RETRY_AFTER_S, Problem, error_text
 from trnrt.serve.processes.logs import log
@@ -52,12 +55,25 @@ class _Engine:
     shadow: Shadow
 
     async def close(self) -> None:
-        """Finish the queue, then release everything."""
+        """Finish the queue, then release everything.
+
+        If the thread still computes what nobody waits for, it releases the model after that, and nobody waits for it.
+        """
         await self.batcher.wait_idle()
-        # Now, not at the next garbage collection: it occupies the device until then.
-        await self.thread.call(self.loaded.close)
-        self.thread.stop()
         self.shadow.stop()
+        # Now, not at the next garbage collection: it occupies the device until then.
+        if self.batcher.computing:
+            self.thread.submit(self._release)
+        else:
+            await self.thread.call(self.loaded.close)
+        self.thread.stop()
+
+    def _release(self) -> None:
+        """On the thread, with nobody to tell of an error."""
+        try:
+            self.loaded.close()
+        except Exception as error:
+            log("error", "release_failed", model=self.batcher.name, error=type_and_text(error))
 
 
 @dataclass(frozen=True)
@@ -110,14 +126,15 @@ class ServedModel:
         """The outputs (None: all) for these inputs, computed in a batch with other requests.
 
         Cancelling the waiting task frees its place in the queue. Problem: 400 for inputs that don't fit, 429 if the
-        queue is full, 503 if the model is not ready, 504 after ``timeout_s`` (None: the settings'), 500 for our own
-        faults.
+        queue is full or the wait too long, 503 if the model is not ready, 504 after ``timeout_s`` (the settings' at
+        most), 500 for our own faults.
         """
         engine = self._ready_engine()
         engine.checker.check(feeds)
         loaded = engine.loaded
         check_outputs(loaded.described, outputs)
-        limit = self._settings.request_timeout if timeout_s is None else timeout_s
+        most = self._settings.request_timeout
+        limit = most if timeout_s is None else min(timeout_s, most)
         fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
         current_client.get().take_rows(rows, self._metrics)
         with engine.place.expecting(rows):
@@ -127,8 +144,17 @@ class ServedModel:
         wanted = {name: inference.outputs[name] for name in outputs} if outputs else inference.outputs
         return replace(inference, outputs=wanted, described=loaded.described)
 
+    @property
+    def busy(self) -> str | None:
+        """Why a loaded model is not ready: one batch, or one wait, takes longer than a request may."""
+        if self._engine is None:
+            return None
+        batcher = self._engine.batcher
+        stuck_s, what = batcher.stuck_s, "one batch computes" if batcher.computing else "a request waits"
+        return f"busy: {what} since {stuck_s:.0f} s" if stuck_s > self._settings.request_timeout else None
+
     def admit(self) -> None:
-        """Problem(429) if the queue is full, before the body is parsed."""
+        """Problem(429) if the queue is full or the wait too long, before the body is parsed."""
         self._ready_engine().batcher.admit()
 
     def arriving(self) -> AbstractContextManager[None]:
@@ -238,7 +264,7 @@ class ServedModel:
             log("info", "model_unloaded", model=self.name, version=self.version)
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is queued or running."""
+        """Wait until every request has its answer."""
         if self._engine is not None:
             await self._engine.batcher.wait_idle()
 
@@ -354,7 +380,9 @@ class ServedModel:
             raise
 
     def _limits_of(self, loaded: LoadedModel) -> Limits:
-        return Limits(loaded.most_rows, self._settings.max_delay_ms / 1e3, self._settings.max_queue)
+        settings = self._settings
+        waits = settings.max_delay_ms / 1e3, settings.max_wait_ms / 1e3
+        return Limits(loaded.most_rows, waits[0], settings.max_queue, loaded.slice_rows, waits[1])
 
     def _assemble(
         self, loaded: LoadedModel, compiled: ServeSettings, thread: ComputeThread, place: LoopOrThread

@@ -134,11 +134,13 @@ class Repository:
     @property
     def reasons(self) -> dict[str, str]:
         """Why models are not ready, by key."""
-        return {
-            key: model.reason or model.state
-            for key, model in self.models.items()
-            if model.state not in ("ready", "unloaded")
-        }
+        found = {}
+        for key, model in self.models.items():
+            if model.state not in ("ready", "unloaded"):
+                found[key] = model.reason or model.state
+            elif model.state == "ready" and (busy := model.busy) is not None:
+                found[key] = busy
+        return found
 
     def index(self) -> list[dict[str, Any]]:
         """The versions with their states, as the repository extension lists them."""
@@ -261,7 +263,7 @@ class Repository:
         return key in self.models and self.models[key].state == "ready"
 
     async def drain(self) -> None:
-        """Become not ready, and wait until nothing is queued or running."""
+        """Become not ready, and wait until every request has its answer."""
         self.admission.draining = True
         for model in list(self.models.values()):
             await model.wait_idle()

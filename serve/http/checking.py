@@ -53,6 +53,8 @@ class Checker:
                 raise _shape_problem(array, meta, f": dimension {axis} is 0, nothing to run")
             if size != declared and declared >= 0 and not (axis == 0 and any_rows):
                 raise _shape_problem(array, meta, f"; the model wants {list(meta.shape)}")
+        if array.ndim and not is_parameter:
+            self._described.check_rows(array.shape[0])
 
 
 def check_outputs(described: Description, outputs: Sequence[str] | None) -> None:

@@ -109,6 +109,8 @@ class Tracked:
         if problem.status == GONE:
             sender.status = GONE
             return
+        if problem.reason:
+            self._metrics.count_rejection(problem.reason)
         sender.error = problem.text
         await error_answer(problem)(scope, receive, sender)
 

@@ -12,14 +12,24 @@ RETRY_AFTER_S = 2
 
 
 class Problem(Exception):
-    """Any failure, answered as ``{"error": text}`` with ``headers``; ``retry_after``, in seconds, is one of them."""
+    """Any failure, answered as ``{"error": text}`` with ``headers``; ``retry_after``, in seconds, is one of them.
+
+    ``reason``: of a refusal that is still to be counted, by whoever answers it.
+    """
 
     def __init__(
-        self, status: int, text: str, headers: Mapping[str, str] | None = None, *, retry_after: int | None = None
+        self,
+        status: int,
+        text: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        retry_after: int | None = None,
+        reason: str = "",
     ) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
+        self.reason = reason
         self.headers = dict(headers or {})
         if retry_after is not None:
             self.headers["Retry-After"] = str(retry_after)

@@ -29,6 +29,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 # Parameters of other servers' extensions, which must not be ignored silently.
 REFUSED_PARAMETERS = ("classification", "shared_memory_region")
 _LONGEST_LIST = 10
+_LONGEST_US = 1 << 53
 
 
 class RequestError(ValueError):
@@ -37,13 +38,17 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class InferRequest:
-    """An infer request. ``outputs``: the names asked for, in order; ``binary``: those to send as binary data."""
+    """An infer request. ``outputs``: the names asked for, in order; ``binary``: those to send as binary data.
+
+    ``timeout_s``: how long the client waits, if it says so, seconds.
+    """
 
     id: str | None
     feeds: dict[str, Array]
     outputs: list[str]
     binary: frozenset[str]
     nan_policy: str | None
+    timeout_s: float | None = None
 
 
 # -- JSON ----------------------------------------------------------------------------------------------------------
@@ -132,11 +137,11 @@ def parse_infer(body: bytes, length: int | None, described: Description, most_el
     policy = parameters.get("nan_policy")
     if policy is not None and (type(policy) is not str or policy not in NAN_POLICIES):
         raise RequestError(f"nan_policy is {value_text(policy)}; it is {' or '.join(map(repr, NAN_POLICIES))}")
-    inputs, outputs = by_name(described.inputs), by_name(described.outputs)
-    feeds = _feeds(request.get("inputs"), binary, length is not None, inputs, most_elements)
+    outputs = by_name(described.outputs)
+    feeds = _feeds(request.get("inputs"), binary, length is not None, described, most_elements)
     all_binary = _flag(parameters, "binary_data_output", "the request")
     wanted, chosen = _wanted_outputs(request.get("outputs"), outputs, all_binary)
-    return InferRequest(_id(request.get("id")), feeds, wanted, chosen, policy)
+    return InferRequest(_id(request.get("id")), feeds, wanted, chosen, policy, _timeout_s(parameters))
 
 
 def by_name(metas: Sequence[TensorMeta]) -> dict[str, TensorMeta]:
@@ -173,11 +178,22 @@ def _flag(parameters: dict[str, Any], name: str, title: str, default: bool = Fal
     return given
 
 
+def _timeout_s(parameters: dict[str, Any]) -> float | None:
+    """The parameter ``timeout``, which Triton and its clients give in microseconds; 0 is the server's own."""
+    given = parameters.get("timeout")
+    if given is None:
+        return None
+    if type(given) is not int or given < 0:
+        raise RequestError(f"timeout is {value_text(given)}; it is a number of microseconds")
+    return min(given, _LONGEST_US) / 1e6 if given else None
+
+
 def _feeds(
-    given: object, binary: memoryview, has_binary: bool, known: Mapping[str, TensorMeta], most_elements: int
+    given: object, binary: memoryview, has_binary: bool, described: Description, most_elements: int
 ) -> dict[str, Array]:
     if type(given) is not list:
         raise RequestError(f"inputs is {value_text(given)}; it is a list of tensors")
+    known = by_name(described.inputs)
     feeds: dict[str, Array] = {}
     for place, tensor in enumerate(given):
         if type(tensor) is not dict:
@@ -190,7 +206,10 @@ def _feeds(
         if name in feeds:
             raise RequestError(f"input {value_text(name)} is given twice")
         try:
-            feeds[name], used = _tensor(tensor, known[name], binary, has_binary, most_elements)
+            shape = tensors.check_shape(tensor.get("shape"), most_elements)
+            if shape and name not in described.parameters:
+                described.check_rows(shape[0])
+            feeds[name], used = _tensor(tensor, known[name], shape, binary, has_binary)
         except TensorError as error:
             raise RequestError(f"input {value_text(name)}: {error}") from None
         binary = binary[used:]
@@ -200,11 +219,10 @@ def _feeds(
 
 
 def _tensor(
-    tensor: dict[str, Any], meta: TensorMeta, binary: memoryview, has_binary: bool, most_elements: int
+    tensor: dict[str, Any], meta: TensorMeta, shape: tuple[int, ...], binary: memoryview, has_binary: bool
 ) -> tuple[Array, int]:
     """One input, and how many bytes of ``binary`` it took."""
     datatype = check_datatype(tensor.get("datatype"), meta)
-    shape = tensors.check_shape(tensor.get("shape"), most_elements)
     parameters = _parameters(tensor, f"input {value_text(meta.name)}")
     size = parameters.get("binary_data_size")
     if size is None:

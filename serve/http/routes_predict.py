@@ -114,6 +114,7 @@ async def _read_request(request: Request, model: Model, most_elements: int) -> S
         files = await _read_uploads(request) if kind == FORM else [("the body", await request.body())]
         current_trace.get().lap("receive")
         model.admit()  # the queue may have filled, or the model gone, while they came
+        model.described.check_rows(len(files))
         return await asyncio.to_thread(pictures_of, files, model.described, most_elements * _BYTES_A_VALUE)
     body = await request.body()
     current_trace.get().lap("receive")
@@ -125,7 +126,9 @@ async def _read_request(request: Request, model: Model, most_elements: int) -> S
         raise RequestError(
             f"the inputs of model {value_text(model.name)} have no rows; use the protocol's infer for it"
         )
-    return Sent(feeds_of(given["instances"], model.described.inputs, most_elements))
+    instances = given["instances"]
+    model.described.check_rows(len(instances) if type(instances) is list else 0)
+    return Sent(feeds_of(instances, model.described.inputs, most_elements))
 
 
 async def _read_uploads(request: Request) -> list[tuple[str, bytes]]:

@@ -65,7 +65,8 @@ async def ready(request: Request) -> Response:
         raise Problem(503, "the server is shutting down")
     if not repository.ready:
         # The reasons are at the models' own paths: this one needs no key.
-        waiting = [f"{value_text(name)} is {repository.find(name).state}" for name in repository.reasons]
+        models = {key: repository.find(key) for key in repository.reasons}
+        waiting = [f"{value_text(key)} is {model.busy or model.state}" for key, model in models.items()]
         raise Problem(503, f"not ready: {', '.join(waiting) or 'other workers load their models'}")
     return JSONAnswer({"ready": True})
 
@@ -102,6 +103,8 @@ async def model_ready(request: Request) -> Response:
     """Check that a model is ready; the error gives the reason if it isn't."""
     model = repository_of(request).find_main(*address_of(request))
     check_ready(model)
+    if (busy := model.busy) is not None:
+        raise Problem(503, f"model {value_text(model.name)} is not ready, but {busy}")
     return JSONAnswer({"name": model.name, "ready": True})
 
 
@@ -123,7 +126,7 @@ async def infer(request: Request) -> Response:
         except RequestError as error:
             raise Problem(400, str(error)) from None
     trace.lap("parse")
-    inference = await model.infer(parsed.feeds, parsed.outputs)
+    inference = await model.infer(parsed.feeds, parsed.outputs, timeout_s=parsed.timeout_s)
     trace_inference(trace, model, inference)
     try:
         text, length = render_infer(

@@ -68,6 +68,11 @@ class RayModel:
         """Seconds after which a client should retry."""
         return None if self._checker else 1
 
+    @property
+    def busy(self) -> str | None:
+        """Ray checks its replicas, and replaces those that don't answer."""
+        return None
+
     def admit(self) -> None:
         """Ray refuses a request when it is sent."""
 
@@ -82,7 +87,8 @@ class RayModel:
         self._ready_checker().check(feeds)
         described = self.described
         check_outputs(described, outputs)
-        limit = self._settings.request_timeout if timeout_s is None else timeout_s
+        most = self._settings.request_timeout
+        limit = most if timeout_s is None else min(timeout_s, most)
         began = time.perf_counter()
         ask = Ask(feeds, described.digest, request_id.get(), current_trace.get().fields)
         with self._count_waiting(), self._count_failures(began):
@@ -91,7 +97,7 @@ class RayModel:
                     answer = await self._answer(ask)
             except TimeoutError:
                 self._metrics.count_rejection("timeout")
-                raise Problem(504, f"no answer within {limit:g} s, the server's limit for a request") from None
+                raise Problem(504, f"no answer within {limit:g} s, the limit for this request") from None
         if answer.described != NOTHING_KNOWN:
             described = answer.described
             check_outputs(described, outputs)

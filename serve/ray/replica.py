@@ -20,13 +20,14 @@ from typing import Any, NoReturn
 from ray import serve
 from trnrt.errors import BackendError, CoresTakenError, DeviceError, ModelFileError, TrnrtError
 from trnrt.neuron.cores import VISIBLE, Lease
-from trnrt.serve.hosting.batching import ComputeThread, Inference, Member, compute_batch, logged_problem
+from trnrt.serve.hosting.batching import Inference, Member, compute_batch, logged_problem
 from trnrt.serve.hosting.contents import digest_of
 from trnrt.serve.hosting.description import Description
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.shadow import Shadow
+from trnrt.serve.hosting.threads import ComputeThread
 from trnrt.serve.http.checking import Checker
 from trnrt.serve.http.problems import Problem, error_text
 from trnrt.serve.processes.logs import log, start_logging

@@ -14,8 +14,10 @@ from trnrt.running.buckets import (
     check_buckets,
     choose,
     cover,
+    divide,
     parse_buckets,
     parse_distribution,
+    slices_note,
     worker_buckets,
 )
 
@@ -34,6 +36,25 @@ def test_rows_are_covered_once(rows: int, sizes: set[int]) -> None:
 @pytest.mark.parametrize(("rows", "workers", "sizes"), [(8, 4, [2] * 4), (7, 4, [2] * 4), (3, 8, [1] * 3)])
 def test_workers_get_as_much_as_each_other(rows: int, workers: int, sizes: list[int]) -> None:
     assert [s.bucket for s in cover(rows, worker_buckets(rows, DEFAULT_BUCKETS, workers))] == sizes
+
+
+@given(st.integers(1, 2000), st.sets(st.integers(1, 60), min_size=1, max_size=5), st.integers(1, 4))
+def test_parts_of_a_batch_are_divided_as_the_whole(rows: int, sizes: set[int], workers: int) -> None:
+    """So that a server that computes a large request in parts gives the numbers of one run."""
+    buckets = check_buckets(sizes)
+    unit = buckets[-1] * workers
+    parts = [divide(min(unit, rows - start), buckets, workers) for start in range(0, rows, unit)]
+    whole = divide(rows, buckets, workers)
+    assert [(s.rows, s.bucket) for part in parts for s in part] == [(s.rows, s.bucket) for s in whole]
+    assert [row for s in whole for row in range(s.start, s.start + s.rows)] == list(range(rows))
+    if workers == 1:
+        assert whole == cover(rows, buckets)
+
+
+def test_a_rest_is_shared_by_all_workers() -> None:
+    slices = divide(70, DEFAULT_BUCKETS[:6], 2)
+    assert [(s.start, s.rows, s.bucket) for s in slices] == [(0, 32, 32), (32, 32, 32), (64, 4, 4), (68, 2, 4)]
+    assert slices_note(slices) == "70 rows ran in 4 slices (2 of 32, 2 of 4), the last one padded with 2 rows"
 
 
 def test_one_worker_and_few_buckets() -> None:

@@ -14,9 +14,11 @@ import onnx
 import uvloop
 from numpy.typing import NDArray
 
-from trnrt.serve.hosting.batching import Batcher, ComputeThread, Limits
+from trnrt.serve.hosting.batcher import Batcher
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
+from trnrt.serve.hosting.threads import ComputeThread
+from trnrt.serve.hosting.waiting import Limits
 from trnrt.serve.settings import ServeSettings
 
 # What hangs fails after so long: far more than anything takes on a machine that is busy with something else.
@@ -108,7 +110,14 @@ class Doubling:
         """A microsecond a row."""
         return float(rows)
 
+    def independent(self, feeds: Mapping[str, NDArray[Any]], rows: int) -> bool:
+        """Rows are doubled one by one."""
+        return True
 
-def batcher_of(runnable: Doubling, *, rows: int = 8, delay_s: float = 0.05, queue: int = 100) -> Batcher:
+
+def batcher_of(
+    runnable: Doubling, *, rows: int = 8, delay_s: float = 0.05, queue: int = 100, slice_rows: int = 0
+) -> Batcher:
     """A batcher of its own; to be made on a loop."""
-    return Batcher("doubling", runnable, ComputeThread("test"), Limits(rows, delay_s, queue), Metrics())
+    limits = Limits(rows, delay_s, queue, slice_rows)
+    return Batcher("doubling", runnable, ComputeThread("test"), limits, Metrics())

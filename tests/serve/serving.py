@@ -77,6 +77,7 @@ class MadeUpModel:
             batch="N",
         )
         self.state, self.reason = "ready", cast("str | None", None)
+        self.busy: str | None = None
         self.retry_after: int | None = None
         self.waiting = self.answered = self.cancelled = self.on_their_way = 0
         self.error: Exception | None = None
@@ -192,12 +193,13 @@ class MadeUpRepository:
     @property
     def ready(self) -> bool:
         """Whether all are."""
-        return not self.draining and all(model.state == "ready" for model in self.models.values())
+        return not self.draining and not self.reasons
 
     @property
     def reasons(self) -> dict[str, str]:
         """Why not."""
-        return {model.name: model.reason or model.state for model in self.models.values() if model.state != "ready"}
+        models = self.models.values()
+        return {m.name: m.busy or m.reason or m.state for m in models if m.busy or m.state != "ready"}
 
     async def act_on_all(self, action: str, name: str) -> None:
         """Say so."""

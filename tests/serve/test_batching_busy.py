@@ -8,7 +8,7 @@ import time
 import numpy as np
 from engines import PATIENCE_S, Doubling, batcher_of, numbers, run
 
-from trnrt.serve.hosting.batching import Batcher
+from trnrt.serve.hosting.batcher import Batcher
 from trnrt.serve.http.problems import Problem
 
 

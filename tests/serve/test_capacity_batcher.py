@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from virtual import Clock, latencies
+from virtual import Clock, latencies, set_clock
 
 from trnrt.capacity.assumptions import DEFAULT_MOST, QUEUE, WORKERS, Host
 from trnrt.capacity.queueing import Worker, play, stream
 from trnrt.capacity.workers import Served
 from trnrt.planner.parts.crossing import HostLink
-from trnrt.serve.hosting import batching
 from trnrt.serve.settings import ServeSettings
 
 COUNT = 2500
@@ -39,7 +37,7 @@ CASES = {
 def served(monkeypatch: pytest.MonkeyPatch, worker: Worker, arrivals: NDArray[Any], **rows: Any) -> NDArray[Any]:
     """What requests see of the server's batcher, microseconds; NaN where refused. ``rows``: see ``latencies``."""
     clock = Clock((arrivals / 1e6).tolist())
-    monkeypatch.setattr(batching, "time", SimpleNamespace(perf_counter=clock.time))
+    set_clock(monkeypatch, clock)
     return latencies(clock, worker, arrivals, **rows)
 
 

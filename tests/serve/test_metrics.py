@@ -77,6 +77,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         "trnrt_last_inference_timestamp_seconds",
         "trnrt_inference_seconds",
         "trnrt_batch_rows",
+        "trnrt_dropped_rows",
         "trnrt_sequence_places",
         "trnrt_pending_requests",
         "trnrt_model_state",

@@ -15,11 +15,13 @@ import pytest
 from engines import FIXED, MIXING, NO_BATCH, RELU, Doubling, loaded, numbers, run, save
 from serving import MadeUpRepository, app_of, ask, doubling, error_of
 
-from trnrt.serve.hosting.batching import Batcher, ComputeThread, Limits
+from trnrt.serve.hosting.batcher import Batcher
 from trnrt.serve.hosting.configuration import model_config
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.hosting.statistics import statistics
+from trnrt.serve.hosting.threads import ComputeThread
+from trnrt.serve.hosting.waiting import Limits
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings
 

@@ -11,14 +11,18 @@ import math
 import selectors
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from trnrt.capacity.queueing import Worker
-from trnrt.serve.hosting.batching import Batcher, Limits
+from trnrt.serve.hosting import batcher, batching
+from trnrt.serve.hosting.batcher import Batcher
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.waiting import Limits
 from trnrt.serve.http.problems import Problem
 
 Array = NDArray[Any]
@@ -63,6 +67,12 @@ class Clock:
     @property
     def _next(self) -> float:
         return self._arrivals[self._came] if self._came < len(self._arrivals) else math.inf
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """Let the batcher have this clock for its own."""
+    for module in (batcher, batching):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock.time))
 
 
 class _Selector(selectors.SelectSelector):
@@ -144,41 +154,52 @@ class Timed:
         """Nothing is predicted."""
         return None
 
+    def independent(self, feeds: Mapping[str, NDArray[Any]], rows: int) -> bool:
+        """Each row is its own answer."""
+        return True
 
-def latencies(
-    clock: Clock, worker: Worker, arrivals: Array, rows: int = 1, most: int | None = None, mergeable: bool = True
-) -> Array:
-    """What requests see of the server's batcher that come at these moments, microseconds; NaN if refused.
 
-    Each has ``rows`` rows, and a batch ``most`` at most (None: those of the worker's largest batch).
-    ``clock`` has the same arrivals, in seconds, and ``trnrt.serve.hosting.batching`` must have it for its own.
-    """
+class Steady:
+    """A model that takes ``unit_s`` for a batch of any size, and keeps when it began one and its rows."""
+
+    parameters: tuple[str, ...] = ()
+    mergeable = True
+
+    def __init__(self, clock: Clock, unit_s: float) -> None:
+        self.thread, self.unit_s, self.runs = VirtualThread(clock), unit_s, list[tuple[float, int]]()
+        self._clock = clock
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """The rows themselves, later."""
+        self.runs.append((self._clock.now, len(feeds["x"])))
+        self.thread.compute(0.0, self.unit_s)
+        return {"y": feeds["x"]}
+
+    def bucket(self, rows: int) -> int:
+        """It pads nothing."""
+        return rows
+
+    def predicted_us(self, feeds: Mapping[str, NDArray[Any]], rows: int) -> float | None:
+        """Nothing is predicted."""
+        return None
+
+    def independent(self, feeds: Mapping[str, NDArray[Any]], rows: int) -> bool:
+        """Each row is its own answer."""
+        return True
+
+
+def play(clock: Clock, count: int, make: Callable[[], Batcher], ask: Callable[[Batcher, int], Any]) -> None:
+    """Let the clock's ``count`` requests arrive: ``await ask(batcher, number)`` for each."""
     loop = VirtualLoop(clock)
-    found = np.full(len(arrivals), np.nan)
-    row = {"x": np.zeros((rows, 1), np.float32)}
-
-    async def ask(batcher: Batcher, number: int) -> None:
-        with batcher.arriving():
-            clock.spend(worker.in_us / 1e6)
-        try:
-            await batcher.infer(row, rows, (), 1e6)
-        except Problem as problem:
-            assert problem.status == 429
-            return
-        clock.spend(worker.out_us / 1e6)
-        found[number] = clock.now * 1e6 - arrivals[number]
 
     async def work() -> None:
-        thread = VirtualThread(clock)
-        limits = Limits(most or worker.most * rows, 0.002, worker.queue)
-        model = Timed(thread, worker, rows, mergeable)
-        batcher = Batcher("timed", model, thread, limits, Metrics())  # type: ignore[arg-type]
+        made = make()
         tasks: list[asyncio.Task[None]] = []
         come = asyncio.Event()
 
         def arrive(number: int) -> None:
-            tasks.append(loop.create_task(ask(batcher, number)))
-            if len(tasks) == len(arrivals):
+            tasks.append(loop.create_task(ask(made, number)))
+            if len(tasks) == count:
                 come.set()
 
         clock.arrive = arrive
@@ -189,4 +210,41 @@ def latencies(
         loop.run_until_complete(work())
     finally:
         loop.close()
+
+
+def latencies(
+    clock: Clock,
+    worker: Worker,
+    arrivals: Array,
+    rows: int = 1,
+    most: int | None = None,
+    mergeable: bool = True,
+    wait_s: float = math.inf,
+) -> Array:
+    """What requests see of the server's batcher that come at these moments, microseconds; NaN if refused.
+
+    Each has ``rows`` rows, and a batch ``most`` at most (None: those of the worker's largest batch).
+    ``clock`` has the same arrivals, in seconds, and ``set_clock`` has set it. ``wait_s``: see ``Limits``.
+    """
+    found = np.full(len(arrivals), np.nan)
+    row = {"x": np.zeros((rows, 1), np.float32)}
+
+    async def ask(asked: Batcher, number: int) -> None:
+        with asked.arriving():
+            clock.spend(worker.in_us / 1e6)
+        try:
+            await asked.infer(row, rows, (), 1e6)
+        except Problem as problem:
+            assert problem.status == 429
+            return
+        clock.spend(worker.out_us / 1e6)
+        found[number] = clock.now * 1e6 - arrivals[number]
+
+    def make() -> Batcher:
+        thread = VirtualThread(clock)
+        limits = Limits(most or worker.most * rows, 0.002, worker.queue, wait_s=wait_s)
+        model = Timed(thread, worker, rows, mergeable)
+        return Batcher("timed", model, thread, limits, Metrics())  # type: ignore[arg-type]
+
+    play(clock, len(arrivals), make, ask)
     return found

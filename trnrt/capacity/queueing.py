@@ -2,7 +2,7 @@
 
 A worker is an event loop, which reads requests and writes answers one after the other, and a model's thread, which
 computes batches. They share Python's interpreter: the thread's work beside the device delays the loop. No formula is
-known for their rules (``trnrt/serve/hosting/batching.py``), so they are simulated for a stream of arrivals with a fixed
+known for their rules (``trnrt/serve/hosting/batcher.py``), so they are simulated for a stream of arrivals with a fixed
 seed: the same question always gets the same answer. ``docs/scale.md`` compares it with measurements.
 """
 

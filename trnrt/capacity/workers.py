@@ -41,7 +41,7 @@ class Served:
         """
         megabytes = rows * self.row_sent / 1e6
         count = max(1, most // rows) if self.mergeable else 1
-        # Only the next request shows the server that it does not fit the spare rows (``Batcher._choose``).
+        # Only the next request shows the server that it does not fit the spare rows (``Queue.choose``).
         spare = self.mergeable and count * rows < most
         merging = [0.0, *(n * megabytes * host.merge_us_per_mb for n in range(2, count + 1))]
         return Worker(

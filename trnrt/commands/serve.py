@@ -150,6 +150,20 @@ class Serving:
         show_default="256",
         help="Requests that may wait for one model; more are refused with 429.",
     )
+    max_wait_ms: float | None = flag(
+        "Batches and limits",
+        "--max-wait-ms",
+        metavar="MS",
+        show_default="500.0",
+        help="How long a request may wait for its batch, as estimated, milliseconds; others are refused with 429.",
+    )
+    max_rows: int | None = flag(
+        "Batches and limits",
+        "--max-rows",
+        metavar="N",
+        show_default="1024",
+        help="The most rows of a request; at least the model's own batch.",
+    )
     max_concurrency: int | None = flag(
         "Batches and limits",
         "--max-concurrency",

@@ -6,8 +6,9 @@ by predicted latencies.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from trnrt.errors import OptionError
@@ -81,11 +82,21 @@ def worker_buckets(rows: int, buckets: Sequence[int], workers: int) -> Sequence[
     return buckets if workers == 1 else [next((size for size in buckets if size >= share), buckets[-1])]
 
 
+def divide(rows: int, buckets: Sequence[int], workers: int) -> list[Slice]:
+    """Cover ``rows`` rows with one batch of the largest bucket per worker, again and again, and share the rest.
+
+    So the parts of a batch that is cut at a multiple of ``workers`` largest buckets are covered as the whole is.
+    """
+    whole = rows - rows % (buckets[-1] * workers)
+    rest = cover(rows - whole, worker_buckets(rows - whole, buckets, workers)) if whole < rows else []
+    return cover(whole, buckets[-1:]) + [replace(part, start=part.start + whole) for part in rest]
+
+
 def slices_note(slices: Sequence[Slice]) -> str:
     """``300 rows ran in 3 slices (2 of 128, 1 of 64), the last one padded with 20 rows``."""
     rows, padding = sum(s.rows for s in slices), slices[-1].bucket - slices[-1].rows
-    largest, last = slices[0].bucket, slices[-1].bucket
-    sizes = f" of {largest}" if last == largest else f" ({len(slices) - 1} of {largest}, 1 of {last})"
+    counts = Counter(part.bucket for part in slices).items()
+    sizes = f" of {slices[0].bucket}" if len(counts) == 1 else f" ({', '.join(f'{n} of {size}' for size, n in counts)})"
     whole = f"{count_text(rows, 'row')} ran in {count_text(len(slices), 'slice')}{sizes}"
     if not padding:
         return whole

@@ -8,7 +8,7 @@ from typing import Any
 from trnrt.errors import InputError
 from trnrt.importer import ImportedModel
 from trnrt.inputs.drawing import Array
-from trnrt.running.buckets import Slice, cover, slices_note, worker_buckets
+from trnrt.running.buckets import Slice, divide, slices_note
 from trnrt.running.rows import count_rows
 from trnrt.text import count_text
 
@@ -30,7 +30,7 @@ class Slicer:
         exact = [Slice(0, rows, rows)]
         if batch is None:
             return exact, []
-        slices = cover(rows, (batch,) if isinstance(batch, int) else worker_buckets(rows, buckets, workers))
+        slices = divide(rows, (batch,) if isinstance(batch, int) else buckets, workers)
         if slices == exact:
             return exact, []
         reason = self.mixing(arrays, max(rows, buckets[-1]))
