@@ -138,3 +138,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
     with sample_server(tmp_path_factory.mktemp("serve")) as started:
         yield started
+
+
+@pytest.fixture(autouse=True)
+def _compute_on_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Served models compute on their threads in in-process tests: many hold a run, and look at the event loop
+    meanwhile. Servers in processes of their own choose as always, and ``test_inline`` tests both places."""
+    if request.path.parent.name == "serve":
+        monkeypatch.setattr("trnrt.serve.hosting.inline.QUICK_S", -1.0)

@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.measuring import Row, in_turns
 from benchmarks.serve import samples
+from benchmarks.serve.beside import measure_beside
 from benchmarks.serve.driving import drive, loading, probe, watching_memory
 from benchmarks.serve.ledger import Ledger, Verdict, quantile
 from benchmarks.serve.samples import Sample
@@ -196,6 +197,11 @@ def merging(bench: Bench) -> list[Row]:
     ]
 
 
+def beside_bare(bench: Bench) -> list[Row]:
+    """The digits CNN beside an application without batches, limits, metrics and log."""
+    return measure_beside(samples.digits(bench.folder), bench.cache, bench.effort.seconds, bench.effort.rounds)
+
+
 def measure_shutdown(bench: Bench) -> list[Row]:
     """SIGTERM while 64 clients wait for answers, several times."""
     digits = samples.digits(bench.folder)
@@ -281,6 +287,7 @@ Case = Callable[[Bench], list[Row]]
 CASES: dict[str, Case] = {
     "two small models": usual,
     "a slow model": merging,
+    "a bare application": beside_bare,
     "a shutdown under load": measure_shutdown,
     "the loss of a worker": measure_worker_loss,
 }

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from trnrt.errors import DeviceError
 from trnrt.serve.hosting.batching import Feeds, Inference, Runnable, compute_batch, logged_problem
 from trnrt.serve.hosting.metrics import Metrics
-from trnrt.serve.hosting.threads import ComputeThread, post, settle, type_and_text
+from trnrt.serve.hosting.threads import Jobs, post, settle, type_and_text
 from trnrt.serve.hosting.waiting import Limits, Pace, Queue, Waiting, rest_of
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.processes.logs import log, request_id
@@ -42,7 +42,7 @@ class Batcher:
         self,
         name: str,
         runnable: Runnable,
-        thread: ComputeThread,
+        thread: Jobs,
         limits: Limits,
         metrics: Metrics,
         on_lost: Callable[[DeviceError], None] | None = None,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.catalog import ONLY_VERSION, Pinned
 from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.description import NOTHING_KNOWN
+from trnrt.serve.hosting.inline import LoopOrThread, measure_batch
 from trnrt.serve.hosting.loading import LoadedModel, with_length
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.pins import why_changed
@@ -47,6 +49,7 @@ class _Engine:
     loaded: LoadedModel
     settings: ServeSettings
     thread: ComputeThread
+    place: LoopOrThread
     batcher: Batcher
     checker: Checker
     shadow: Shadow
@@ -134,7 +137,8 @@ class ServedModel:
         limit = most if timeout_s is None else min(timeout_s, most)
         fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
         current_client.get().take_rows(rows, self._metrics)
-        answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
+        with engine.place.expecting(rows):
+            answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
         inference = with_length(answer, fitted, self._own_metrics)
         engine.shadow.offer(feeds, inference.outputs)
         wanted = {name: inference.outputs[name] for name in outputs} if outputs else inference.outputs
@@ -360,7 +364,9 @@ class ServedModel:
         try:
             loaded: LoadedModel | Failure = await thread.call(lambda: _load(pinned, settings))
             if isinstance(loaded, LoadedModel):
-                return self._assemble(loaded, settings, thread)
+                batch_s = await thread.call(partial(measure_batch, loaded))
+                place = LoopOrThread(self.name, thread, loaded.most_rows, batch_s)
+                return self._assemble(loaded, settings, thread, place)
             thread.stop()
             return loaded
         except Exception as error:
@@ -378,21 +384,23 @@ class ServedModel:
         waits = settings.max_delay_ms / 1e3, settings.max_wait_ms / 1e3
         return Limits(loaded.most_rows, waits[0], settings.max_queue, loaded.slice_rows, waits[1])
 
-    def _assemble(self, loaded: LoadedModel, compiled: ServeSettings, thread: ComputeThread) -> _Engine:
+    def _assemble(
+        self, loaded: LoadedModel, compiled: ServeSettings, thread: ComputeThread, place: LoopOrThread
+    ) -> _Engine:
         settings, limits = self._settings, self._limits_of(loaded)  # they may have changed since ``compiled``
         loaded.set_batching(settings.batching)
         shadow = Shadow(self.name, loaded.session, settings.shadow, self._own_metrics)
         batcher = Batcher(
             self.name,
             loaded,
-            thread,
+            place,
             limits,
             self._metrics,
             on_lost=lambda error: self._drop_engine(loaded, error),
             version=self.version,
         )
         checker = Checker(loaded.described, settings.max_tensor_elements)
-        return _Engine(loaded, compiled, thread, batcher, checker, shadow)
+        return _Engine(loaded, compiled, thread, place, batcher, checker, shadow)
 
     def _ready_engine(self) -> _Engine:
         if self._engine is not None:

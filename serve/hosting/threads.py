@@ -6,7 +6,15 @@ import asyncio
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
+
+
+class Jobs(Protocol):
+    """Takes a batcher's jobs."""
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run a job after the earlier ones."""
+        ...
 
 
 class ComputeThread:

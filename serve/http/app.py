@@ -6,15 +6,16 @@ from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trnrt import __version__
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http import routes_pages, schemas
 from trnrt.serve.http.answers import error_answer
 from trnrt.serve.http.converting import Converter
+from trnrt.serve.http.dispatch import Dispatch, framework_layers
 from trnrt.serve.http.limits import Deadline, Gate, Tracked
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes_operating import add_operating
@@ -31,7 +32,13 @@ Every failure, of every path, is `{"error": "text"}`."""
 
 
 class Application(FastAPI):
-    """FastAPI with the schemas of ``schemas``."""
+    """FastAPI with the schemas of ``schemas``, inside the server's own layers."""
+
+    layers: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        await self.layers(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         """The content of /openapi.json, for the models that there are now."""
@@ -58,7 +65,6 @@ def make_app(repository: Repository) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         exception_handlers={HTTPException: _http_error},
-        middleware=[Middleware(layer, repository=repository) for layer in (Tracked, Gate, Deadline)],
     )
     app.state.repository = repository
     app.state.converter = Converter(repository.settings, repository.metrics)
@@ -69,6 +75,9 @@ def make_app(repository: Repository) -> FastAPI:
     add_v1(app)
     add_operating(app)
     app.include_router(routes_pages.router)
+    app.layers = Dispatch(app, framework_layers(app.build_middleware_stack()))
+    for layer in (Deadline, Gate, Tracked):
+        app.layers = layer(app.layers, repository)
     return app
 
 

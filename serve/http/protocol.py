@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.http import tensors
+from trnrt.serve.http.quick_json import dumps_or_none, loads_or_none
 from trnrt.serve.http.tensors import DATATYPES, NAN_POLICIES, Datatype, TensorError, datatype_of, value_text
 
 Array = NDArray[Any]
@@ -76,6 +77,8 @@ def loads(body: bytes | bytearray | memoryview) -> Any:
     Raises:
         RequestError: for anything else, and for JSON that is nested too deeply
     """
+    if (value := loads_or_none(body)) is not None:
+        return value
     try:
         return _DECODER.decode(str(body, "utf-8"))
     except UnicodeDecodeError as error:
@@ -93,7 +96,7 @@ def loads(body: bytes | bytearray | memoryview) -> Any:
 
 def dumps(value: object) -> bytes:
     """JSON in ASCII, which can also hold half a surrogate pair."""
-    return _ENCODER.encode(value).encode("ascii")
+    return dumps_or_none(value) or _ENCODER.encode(value).encode("ascii")
 
 
 def names_text(names: Sequence[str]) -> str:

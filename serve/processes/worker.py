@@ -16,6 +16,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from trnrt.nki.blas import keep_one_blas_thread
 from trnrt.serve.hosting.devices import lease_for
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.pins import Store
@@ -186,6 +187,7 @@ def run_worker(
     logs = start_logging(share.settings.log_level, None, **named)
     held = None if share.connection is None else hold_folder(os.environ.get(MULTIPROC, ""))
     sys.setswitchinterval(SWITCH_S)
+    keep_one_blas_thread()
     spans = start_tracing(share.settings)
     try:
         lease_for(share.settings)  # held until the process ends, as the runtime in it keeps the cores that long

@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from trnrt.nki import nisa, nki, nl, simulate
-from trnrt.nki.blas import THREAD_VARIABLES, one_blas_thread
+from trnrt.nki.blas import THREAD_VARIABLES, keep_one_blas_thread, one_blas_thread
 from trnrt.nki.machine.execute import Executor
 
 
@@ -82,3 +82,13 @@ def test_runs_at_once_restore_the_threads(two_threads: None) -> None:
     left.wait(10)
     longer.join()
     assert blas_threads() == {2}
+
+
+def test_a_server_keeps_one_thread(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment says, and also after a run."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    keep_one_blas_thread()
+    assert blas_threads() == {1}
+    with one_blas_thread():
+        assert blas_threads() == {1}
+    assert blas_threads() == {1}

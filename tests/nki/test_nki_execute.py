@@ -10,8 +10,8 @@ import pytest
 from simulating import Array, Tensor, drawn, give, load, run, same, spec, tile, zeros
 
 from trnrt.errors import KernelError
-from trnrt.nki import nisa, nl, simulate, trace
-from trnrt.nki.machine.execute import Executor
+from trnrt.nki import Spec, nisa, nl, simulate, trace
+from trnrt.nki.machine.execute import Executor, from_host
 
 
 def executor(body: Any, *specs: Any, target: str = "trn2") -> Executor:
@@ -404,3 +404,53 @@ def test_a_load_in_a_loop_that_runs_no_time_loads_nothing() -> None:
         return out
 
     assert np.isnan(simulate(kernel)(drawn(4, 6))).all()
+
+
+def test_what_fills_unread_tiles_does_not_run() -> None:
+    def kernel(x: Tensor) -> Tensor:
+        out, blank = nl.ndarray(x.shape, nl.float32, nl.shared_hbm), tile(4, 4)
+        nisa.memset(dst=blank, value=0.0)
+        for _ in range(3):
+            nisa.nc_transpose(dst=nl.ndarray((4, 4), nl.float32, nl.psum), data=blank)
+        nisa.dma_copy(dst=out, src=load(x))
+        return out
+
+    compiled = executor(kernel, spec(4, 6))
+    assert len(compiled.program.instructions) == 6
+    assert sum(map(len, compiled.segments)) == 1
+    np.testing.assert_array_equal(compiled.run([drawn(4, 6)])[0], drawn(4, 6))
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_what_fills_a_tile_that_something_reads_runs(chained: bool) -> None:
+    """Also through other tiles, and if only an argument is written."""
+
+    def kernel(x: Tensor) -> None:
+        ones, copied = tile(4, 6), tile(4, 6)
+        nisa.memset(dst=ones, value=1.0)
+        nisa.tensor_copy(dst=copied, src=ones)
+        nisa.dma_copy(dst=x, src=copied if chained else ones)
+
+    compiled = executor(kernel, spec(4, 6))
+    compiled.run([drawn(4, 6)])
+    np.testing.assert_array_equal(compiled.argument(0), np.ones((4, 6)))
+    assert sum(map(len, compiled.segments)) == (3 if chained else 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "tfloat32", "int32"])
+def test_arguments_are_loaded_alike_in_every_dtype(dtype: str) -> None:
+    """Arrays that need no conversion are copied as they are; others, as floats of another width, are rounded."""
+
+    def kernel(x: Tensor) -> Tensor:
+        out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=load(x))
+        return out
+
+    compiled = executor(kernel, Spec((4, 6), dtype))
+    given = np.arange(24, dtype=np.float32).reshape(4, 6) * np.float32(1.001)
+    arrays = [given.astype(np.int32)] if dtype == "int32" else [given, given.astype(np.float16)]
+    for array in arrays:
+        held = from_host(array, compiled.program.inputs[0]).reshape(4, 6)
+        np.testing.assert_array_equal(compiled.run([array])[0].astype(np.float32), held.astype(np.float32))
+    with pytest.raises(KernelError, match="it was given"):
+        compiled.run([given.T])

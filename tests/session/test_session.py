@@ -300,3 +300,53 @@ def test_device_decides_the_default_target(monkeypatch: pytest.MonkeyPatch, tmp_
     session = trnrt.InferenceSession(small("N"))
     assert session.target == "trn1" and session.backend == "simulator"
     assert session.backend_reason.startswith("/dev/neuron0 is here, but supported: trn1.32xlarge: AWS does not state")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_a_second_run_is_like_the_first(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It only leaves out what is known of such inputs: outputs, notes and the description of the run are the same."""
+    session = trnrt.InferenceSession(small("n"), buckets=(1, 4, 16))
+    feeds = session.random_inputs(rows)
+    (first,), told = session.run(None, feeds), session.last_run
+    if rows <= 16:  # in one slice
+        monkeypatch.setattr("trnrt.session.check_feeds", None)
+    (second,), again = session.run(["y"], feeds), session.last_run
+    assert second.tobytes() == first.tobytes() and second is not first
+    assert (again.notes, again.programs, again.predicted) == (told.notes, told.programs, told.predicted)
+
+
+def test_inputs_unlike_those_before_are_checked() -> None:
+    session = trnrt.InferenceSession(small("n"))
+    x = session.random_inputs(2)["x"]
+    session.run(None, {"x": x})
+    for feeds, text in (
+        ({"x": x.astype(np.float64)}, "float64"),
+        ({"x": x[:, :2]}, "shape"),
+        ({"x": x[0]}, "rank"),
+        ({"z": x}, "no input"),
+        ({}, "missing"),
+    ):
+        with pytest.raises(InputError, match=text):
+            session.run(None, feeds)
+    with pytest.raises(InputError, match="no output"):
+        session.run(["z"], {"x": x})
+    assert session.run(None, {"x": x.tolist()})[0].tolist() == session.run(None, {"x": x})[0].tolist()
+
+
+def test_a_closed_session_compiles_again() -> None:
+    session = trnrt.InferenceSession(small("n"))
+    feeds = session.random_inputs(2)
+    before = [session.run(None, feeds) for _ in range(2)][1]
+    session.close()
+    assert not session._programs.loaded
+    np.testing.assert_array_equal(session.run(None, feeds)[0], before[0])
+    assert session._programs.loaded
+
+
+def test_routes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trnrt.running.routes.MOST_ROUTES", 2)
+    session = trnrt.InferenceSession(small("n"), buckets=(8,))
+    for rows in range(1, 6):
+        feeds = session.random_inputs(rows)
+        np.testing.assert_array_equal(session.run(None, feeds)[0], session.run(None, feeds)[0])
+    assert len(session._routes._known) == 2

@@ -35,16 +35,29 @@ def one_blas_thread() -> Iterator[None]:
     if threads_are_set() or not _limiting.acquire(blocking=False):
         yield
         return
+    changed = [(library, count) for library in _blas_libraries() if (count := library.num_threads) != 1]
     try:
-        with _blas_controller().limit(limits=1):
-            yield
+        for library, _ in changed:
+            library.set_num_threads(1)
+        yield
     finally:
+        for library, count in changed:
+            library.set_num_threads(count)
         _limiting.release()
 
 
+def keep_one_blas_thread() -> None:
+    """Let numpy's BLAS use one thread from now on, whatever the environment says.
+
+    For a process that also answers requests: threads that wait in a loop for the next product take its CPU.
+    """
+    for library in _blas_libraries():
+        library.set_num_threads(1)
+
+
 @cache
-def _blas_controller() -> Any:
+def _blas_libraries() -> Any:
     """The BLAS libraries of this process. Numpy must be imported; looking for them takes milliseconds."""
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController().select(user_api="blas")
+    return ThreadpoolController().select(user_api="blas").lib_controllers

@@ -39,10 +39,16 @@ class LoadedPlan:
 
         return predict_benchmark(self.kernel.programs) if isinstance(self.kernel, SimulatedKernel) else None
 
+    @cached_property
+    def _dtypes(self) -> list[np.dtype[Any]]:
+        """The dtypes of the kernel's inputs, as arrays have them."""
+        return [as_dtype(tensor.dtype).numpy for tensor in self.plan.inputs]
+
     def run(self, values: Mapping[str, Any]) -> dict[str, Array]:
         """The plan's outputs, in the model's own dtypes."""
         plan = self.plan
-        values = dict(values) | host_inputs(plan, values)
+        if plan.before:
+            values = dict(values) | host_inputs(plan, values)
         for tensor in plan.inputs:
             given = values[tensor.name].shape or (1,)
             if given != tensor.shape:  # onnxruntime may make another shape than the file declares
@@ -51,14 +57,23 @@ class LoadedPlan:
                     f"for {shape_text(tensor.shape)}: the model's file declares a wrong shape",
                     hint="export the model again",
                 )
-        with np.errstate(all="ignore"):
-            inputs = [values[tensor.name].astype(as_dtype(tensor.dtype).numpy) for tensor in plan.inputs]
-        results = self.kernel.run(inputs)
-        known: dict[str, Array] = values | plan.constants
-        known |= {tensor.name: array for tensor, array in zip(plan.results, results, strict=True)}
+        results = self.kernel.run(
+            [_cast(values[tensor.name], dtype) for tensor, dtype in zip(plan.inputs, self._dtypes, strict=True)]
+        )
+        known = {**values, **plan.constants}
+        for tensor, array in zip(plan.results, results, strict=True):
+            known[tensor.name] = array
         for node in plan.host:
             known[node.output] = node.compute(*(known[name] for name in node.inputs))
         return {o.name: as_output(known[o.source], o) for o in plan.outputs}
+
+
+def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    """The array in another dtype; itself, if it has that one."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(all="ignore"):
+        return array.astype(dtype)
 
 
 def host_inputs(plan: Plan, values: Mapping[str, Any]) -> dict[str, Array]:
@@ -70,8 +85,10 @@ def as_output(value: Any, output: PlanOutput) -> Any:
     """An output in the model's own dtype and shape; a list stays unchanged."""
     if output.is_list:
         return value
-    with np.errstate(invalid="ignore"):  # NaN becomes an arbitrary integer of the machine
-        return value.astype(output.dtype, copy=False).reshape(output.shape)
+    if value.dtype != output.dtype:
+        with np.errstate(invalid="ignore"):  # NaN becomes an arbitrary integer of the machine
+            value = value.astype(output.dtype)
+    return value.reshape(output.shape)
 
 
 def add_known_ranges(predicted: Sequence[Range | None], fixed_us: float = 0.0) -> Range | None:
@@ -105,7 +122,10 @@ class LoadedPartition:
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """The model's outputs by name."""
-        values: dict[str, Any] = dict(arrays) | self.partition.constants
+        values: dict[str, Any] = {**arrays, **self.partition.constants}
+        if len(self.parts) == 1:
+            values |= self.parts[0][1].run(values)
+            return {name: values[name] for name in self.partition.outputs}
         kept = set(self.partition.outputs)
         for k, (part, loaded) in enumerate(self.parts):
             values |= loaded.run({name: values[name] for name in part.inputs})

@@ -14,6 +14,7 @@ import numpy as np
 from trnrt.nki.machine.dtypes import Array, DType, rounder
 from trnrt.nki.machine.operators import Operator
 from trnrt.nki.machine.program import Instruction, View
+from trnrt.nki.machine.windows import copy_call
 
 _RANGES = "NKI API reference, nki.api.shared, Supported Activation Functions: Valid Input Range"
 
@@ -57,6 +58,8 @@ def copier(dst: View, src: View, arrays: Arrays) -> Callable[[], None]:
     target = arrays(dst)
     take = in_shape(arrays(src), target.shape)
     if dst.dtype == src.dtype or (exact(dst) and src.dtype.is_float):
+        if dst.shape == src.shape:
+            return copy_call(target, arrays(src))
 
         def move() -> None:
             target[...] = take()
@@ -113,10 +116,10 @@ def matrix(view: View, arrays: Arrays, use: str) -> Callable[[], Array]:
     if np.may_share_memory(flat, array):
         return lambda: flat
     scratch = arrays.scratch(use, array.shape)
-    flat = scratch.reshape(rows, -1)
+    flat, copy = scratch.reshape(rows, -1), copy_call(scratch, array)
 
     def copy_array() -> Array:
-        np.copyto(scratch, array)
+        copy()
         return flat
 
     return copy_array

@@ -1,7 +1,9 @@
-"""Loads that need no copy: of a tile that only DMA fills, from one kernel argument, at once or in pieces.
+"""Instructions that need not run. They stay in the program, with their rules, addresses and times; this only makes the
+simulator faster.
 
-The argument does not change while the program runs, so reading it in place gives the same values. This only makes the
-simulator faster: the instruction stays in the program, with its rules, address and time.
+Loads of a tile that only DMA fills, from one kernel argument, at once or in pieces: the argument does not change while
+the program runs, so reading it in place gives the same values. And what fills tiles that nothing reads, such as the
+products that warm the tensor engine up.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 
 from trnrt.nki.machine.program import Instruction, Program, View
+
+_Touched = tuple[set[int], set[int]]  # the storages that an instruction writes, and all that it touches
 
 
 def elided_loads(program: Program, as_bytes: set[int]) -> dict[int, View]:
@@ -37,6 +41,27 @@ def elided_loads(program: Program, as_bytes: set[int]) -> dict[int, View]:
         for view in instruction.extra:  # run-time indices are read from the tile itself
             sources.pop(view.storage.index, None)
     return sources
+
+
+def unread_tiles(program: Program) -> set[int]:
+    """The on-chip tiles, by storage index, that only silent instructions write, and only for tiles of this kind.
+
+    Whoever looks at a tile after a run finds such a one unwritten.
+    """
+    read, silent = {view.storage.index for view in program.outputs} | set(program.initial), list[_Touched]()
+    for instruction in program.instructions:
+        touched = {view.storage.index for view in instruction.touches()}
+        if instruction.operation.silent and all(view.dynamic is None for _, view in instruction.operands):
+            silent.append(({view.storage.index for view in instruction.writes()}, touched))
+        else:
+            read |= touched
+    unread = {storage.index for storage in program.storages if storage.on_chip} - read
+    count = -1
+    while count != len(silent):  # what writes other tiles reads its sources
+        count = len(silent)
+        unread -= set().union(*(touched for written, touched in silent if not written <= unread))
+        silent = [(written, touched) for written, touched in silent if written <= unread]
+    return unread
 
 
 def _is_load(instruction: Instruction, constant: set[int]) -> bool:

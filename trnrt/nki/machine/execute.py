@@ -19,7 +19,7 @@ from trnrt.nki.errors import KernelError
 from trnrt.nki.machine.binding import view_array
 from trnrt.nki.machine.collecting import without_collection
 from trnrt.nki.machine.dtypes import Array, DType, as_dtype, float32, rounder, rounding, tfloat32
-from trnrt.nki.machine.elision import elided_loads, source_view
+from trnrt.nki.machine.elision import elided_loads, source_view, unread_tiles
 from trnrt.nki.machine.lifetimes import find_lifetimes
 from trnrt.nki.machine.program import Instruction, Loop, MemoryRegion, Program, Register, Source, Storage, View
 from trnrt.nki.machine.staging import Stager, byte_storages, view_typed
@@ -141,8 +141,7 @@ class Executor:
         self._stager = Stager(self._memory.hold, self._memory.register, self._memory.as_bytes)
         self._actions: list[Action] = []
         copied = self._hold_given(given or {})
-        for storage in program.inputs:
-            self._memory.hold(storage)
+        self._as_it_is = [self._given_array(storage) for storage in program.inputs]
         for position, array in copied.items():
             self.load(position, array)
         self._restored: list[tuple[Array, Array]] = []
@@ -167,8 +166,18 @@ class Executor:
 
     def load(self, position: int, array: Array) -> None:
         """Set the kernel's tensor argument number ``position``; it stays until replaced."""
+        as_it_is = self._as_it_is[position]
+        if as_it_is is not None and array.dtype == as_it_is.dtype and array.shape == as_it_is.shape:
+            np.copyto(as_it_is, array)
+            return
         storage = self.program.inputs[position]
         np.copyto(self._memory.held[storage.index], self._memory.convert_input(storage, array))
+
+    def _given_array(self, storage: Storage) -> Array | None:
+        """An argument's array in its shape, if a caller's numbers need no conversion to be held there."""
+        held, dtype = self._memory.hold(storage), storage.dtype
+        converted = storage.index in self._memory.as_bytes or dtype.numpy != dtype.array_dtype or dtype is tfloat32
+        return None if converted else held.reshape(storage.shape)
 
     def run(self, inputs: Sequence[Array | None]) -> list[Array]:
         """Replay the program. ``None`` keeps the previous argument (usually weights)."""
@@ -232,10 +241,12 @@ class Executor:
 
         A device loop becomes one action of the code around it.
         """
-        program, spans = self.program, find_lifetimes(self.program)
+        program, unread = self.program, unread_tiles(self.program)
+        spans = {index: span for index, span in find_lifetimes(program).items() if index not in unread}
         beginning, ending = self._begin_and_end(spans)
         free: dict[tuple[int, np.dtype[np.generic]], list[Array]] = defaultdict(list)
         around: list[list[Action]] = []
+        skipped = unread.union(self._memory.sources)
         for position, instruction in enumerate(program.instructions):
             for storage in beginning.pop(position, ()):
                 self._take(storage, free, overwritten=_overwrites(instruction, storage))
@@ -249,8 +260,8 @@ class Executor:
                 self.meetings.append(instruction)
                 self.segments.append(self._actions)
                 self._actions = []
-            elif any(view.storage.index in self._memory.sources for view in instruction.writes()):
-                pass  # a load that is elided
+            elif any(view.storage.index in skipped for view in instruction.writes()):
+                pass  # an elided load, or of a tile that nothing reads
             elif self._stager.wants(instruction):
                 self._actions.append(self._stager.bind(instruction, self._memory))
             else:

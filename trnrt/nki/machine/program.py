@@ -298,7 +298,8 @@ class Declaration:
     ``optional`` may be None, those of ``columns`` hold one element per partition and broadcast. Those of ``partly`` are
     read only where a mask selects them, those of ``indexed`` at the indices of another operand. ``registers`` names the
     argument that holds the engine's own registers, read and written; ``reduces`` says how results are reduced into
-    them. ``meets``: two cores wait for each other here.
+    them. ``meets``: two cores wait for each other here. ``silent``: it only writes its destination, and with fixed
+    addresses neither warns nor fails while the program runs.
     """
 
     engines: tuple[Engine, ...]
@@ -316,6 +317,7 @@ class Declaration:
     registers: str | None = None
     reduces: Reduction | None = None
     meets: bool = False
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from trnrt.nki.machine import costs, modes, spreading
 from trnrt.nki.machine.accumulators import accumulating_writer
-from trnrt.nki.machine.binding import Arrays, as_float32, column, in_shape, within_range
+from trnrt.nki.machine.binding import Arrays, as_float32, column, exact, in_shape, within_range
 from trnrt.nki.machine.dtypes import DTYPES, Array
 from trnrt.nki.machine.operators import OPERATORS, Operator
 from trnrt.nki.machine.program import Engine, Instruction, View
@@ -20,6 +22,7 @@ from trnrt.nki.sim.trace import active_tracer
 
 __all__ = ["activation", "activation_reduce"]
 
+_ZERO = np.float32(0)
 _REDUCE_COMMANDS = (
     modes.reduce_cmd.idle,
     modes.reduce_cmd.reset,
@@ -89,6 +92,9 @@ def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     shift = None if bias is None else column(bias, arrays, target.ndim)
     function = within_range(instruction, arrays)
     assert function is not None
+    if _is_rectified_sum(instruction, target):
+        assert shift is not None
+        return lambda: np.maximum(np.add(data(), shift(), out=target), _ZERO, out=target)
     store = accumulating_writer(instruction, arrays, OPERATORS["add"])
 
     def activate() -> None:
@@ -100,6 +106,13 @@ def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
         store(function(values))
 
     return activate
+
+
+def _is_rectified_sum(instruction: Instruction, target: Array) -> bool:
+    """True for ``dst = relu(data + bias)`` alone, in float32: computed in dst, without arrays for what is between."""
+    plain = instruction["scale"] == 1.0 and instruction["bias"] is not None and instruction["reduce_regs"] is None
+    floats = exact(instruction["dst"]) and instruction["data"].dtype.is_float
+    return bool(plain and floats and instruction["op"] is OPERATORS["relu"] and target.flags.c_contiguous)
 
 
 @declare(

@@ -111,6 +111,7 @@ def _copy(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     meaning=_copy,
     cycles=costs.copying,
     spreads=spreading.elements,
+    silent=True,
 )
 def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> Args:
     """``dst = src`` on chip."""
@@ -133,6 +134,7 @@ def _memset(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     meaning=_memset,
     cycles=costs.filling,
     spreads=None,
+    silent=True,
 )
 def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: str | None = None) -> Args:
     """``dst = value``."""

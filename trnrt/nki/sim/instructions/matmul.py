@@ -19,6 +19,7 @@ from trnrt.nki.machine.rules import access
 from trnrt.nki.machine.rules.checks import join_choices
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
+from trnrt.nki.machine.windows import add_call, copy_call
 from trnrt.nki.sim.declaring import Args, declare
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
@@ -211,28 +212,38 @@ def psum_accumulate(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-def _product(instruction: Instruction, arrays: Arrays) -> Callable[[Array], None]:
-    """A function that puts ``stationary.T @ moving`` into an array (columns, columns)."""
+def _product(instruction: Instruction, arrays: Arrays, out: Array) -> Callable[[], None]:
+    """A call that puts ``stationary.T @ moving`` into ``out`` (columns, columns)."""
     stationary_view, moving_view = instruction["stationary"], instruction["moving"]
+    multiply = multiplication(out)
     if instruction["double_row"]:
         halves = [
             (matrix(row(stationary_view, i), arrays, "stationary"), matrix(row(moving_view, i), arrays, "moving"))
             for i in (0, 1)
         ]
 
-        def double_row(out: Array) -> None:
+        def multiply_rows() -> None:
             (first, first_moving), (second, second_moving) = halves
-            np.matmul(first().T, first_moving(), out=out)
-            out += second().T @ second_moving()
+            multiply(first().T, first_moving(), out=out)
+            np.add(out, second().T @ second_moving(), out=out)
 
-        return double_row
+        return multiply_rows
     stationary = matrix(stationary_view, arrays, "stationary")
     moving = matrix(moving_view, arrays, "moving")
 
-    def product(out: Array) -> None:
-        np.matmul(stationary().T, moving(), out=out)
+    def product() -> None:
+        multiply(stationary().T, moving(), out=out)
 
     return product
+
+
+def multiplication(out: Array) -> Callable[..., Array]:
+    """numpy's faster function for a product into ``out``.
+
+    Both call BLAS, but ``matmul`` leaves out products of one row and column, and takes longer to get there; ``dot``
+    needs an ``out`` without gaps, and sums a single column in another order.
+    """
+    return np.dot if out.flags.c_contiguous and out.shape[1] > 1 else np.matmul
 
 
 def row(view: View, position: int) -> View:
@@ -280,37 +291,44 @@ def _matmul(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     target = arrays(dst)
     if instruction["passes_through"]:
         return _pass_through(instruction, arrays)
-    product = _product(instruction, arrays)
     accumulates = instruction["accumulates"]
     scratch = arrays.scratch("product", (dst.partitions, dst.free_size))
     shaped = scratch.reshape(target.shape)
     flat = target.reshape(scratch.shape)
     write = writer(dst, target)
+    if not isinstance(accumulates, np.ndarray) and not accumulates and exact(dst):
+        if np.may_share_memory(flat, target):
+            return _product(instruction, arrays, flat)
+        return call_both(_product(instruction, arrays, scratch), copy_call(target, shaped))
+    product = _product(instruction, arrays, scratch)
 
     def overwrite() -> None:
-        product(scratch)
+        product()
         write(shaped)
 
-    def overwrite_in_place() -> None:
-        product(flat)
-
     def accumulate() -> None:
-        product(scratch)
+        product()
         write(np.add(target, shaped, out=shaped))
 
-    def accumulate_in_place() -> None:
-        product(scratch)
-        np.add(target, shaped, out=target)
-
     def accumulate_masked() -> None:
-        product(scratch)
+        product()
         write(np.where(accumulates, target, np.float32(0)) + shaped)
 
     if isinstance(accumulates, np.ndarray):
         return accumulate_masked
     if accumulates:
-        return accumulate_in_place if exact(dst) else accumulate
-    return overwrite_in_place if exact(dst) and np.may_share_memory(flat, target) else overwrite
+        return call_both(product, add_call(dst, shaped, arrays)) if exact(dst) else accumulate
+    return overwrite
+
+
+def call_both(first: Callable[[], None], second: Callable[[], None]) -> Callable[[], None]:
+    """A call that makes two."""
+
+    def both() -> None:
+        first()
+        second()
+
+    return both
 
 
 def _marks_multiplied(instruction: Instruction, marks: Marks) -> dict[str, Array]:

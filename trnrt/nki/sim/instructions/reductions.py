@@ -10,7 +10,7 @@ import numpy as np
 
 from trnrt.nki.errors import KernelError
 from trnrt.nki.machine import costs, spreading
-from trnrt.nki.machine.binding import Arrays, as_float32, in_shape, writer
+from trnrt.nki.machine.binding import Arrays, as_float32, exact, in_shape, writer
 from trnrt.nki.machine.bits import low_bits, pattern
 from trnrt.nki.machine.dtypes import Array
 from trnrt.nki.machine.operators import AVERAGE, OPERATORS, Operator, reduction
@@ -100,17 +100,20 @@ def _has_small_windows(instruction: Instruction) -> bool:
 def _reduce_windows(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     """``tensor_reduce``, one element of all windows after the other."""
     dst, data, reduced = instruction["dst"], instruction["data"], len(instruction["axis"])
-    window, write, combine = arrays(data), writer(dst, arrays(dst)), instruction["op"].binary
-    first, second, *others = [window[..., *place] for place in np.ndindex(data.shape[-reduced:])]
-    # Not in place: dst may overlap data.
+    window, target, combine = arrays(data), arrays(dst), instruction["op"].binary
+    first, *others, last = [window[..., *place] for place in np.ndindex(data.shape[-reduced:])]
+    # Not in place: dst may overlap data. numpy itself takes care of the last operation.
     results = arrays.scratch("reduction", first.shape)
-    negate = instruction["negate"]
+    direct = exact(dst) and not instruction["negate"] and target.shape == results.shape
+    out, write = target if direct else results, writer(dst, target)
 
     def reduce() -> None:
-        combine(first, second, out=results)
+        reduced = first
         for elements in others:
-            combine(results, elements, out=results)
-        write(-results if negate else results)
+            reduced = combine(reduced, elements, out=results)
+        combine(reduced, last, out=out)
+        if not direct:
+            write(-results if instruction["negate"] else results)
 
     return reduce
 

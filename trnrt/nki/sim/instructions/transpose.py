@@ -88,6 +88,7 @@ def _marks_transposed(instruction: Instruction, marks: Marks) -> dict[str, Array
     meaning=_transpose,
     cycles=costs.transposition,
     spreads=_marks_transposed,
+    silent=True,
 )
 def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> Args:
     """``dst = data.T``, free dimensions flattened, on the tensor engine (SBUF to PSUM) or the vector engine.

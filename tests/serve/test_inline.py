@@ -1,0 +1,129 @@
+"""Where batches run: on the event loop while each is short, else on the model's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from engines import RELU, loaded, run, save
+
+from trnrt.serve.hosting import inline
+from trnrt.serve.hosting.inline import LoopOrThread, measure_batch
+
+QUICK_S = 0.002
+
+
+@pytest.fixture(autouse=True)
+def as_served(monkeypatch: pytest.MonkeyPatch, on_threads: None) -> None:
+    monkeypatch.setattr(inline, "QUICK_S", QUICK_S)
+
+
+class Thread:
+    """Keeps the jobs that it gets."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Any] = []
+
+    def submit(self, job: Any) -> None:
+        self.jobs.append(job)
+
+
+def place(batch_s: float | None) -> tuple[LoopOrThread, Thread]:
+    thread = Thread()
+    return LoopOrThread("m", thread, 32, batch_s), thread
+
+
+@pytest.mark.parametrize(("batch_s", "here"), [(QUICK_S, True), (2 * QUICK_S, False), (None, False)])
+def test_short_batches_run_at_once(batch_s: float | None, here: bool) -> None:
+    chosen, thread = place(batch_s)
+    ran: list[int] = []
+    chosen.submit(lambda: ran.append(1))
+    assert (len(ran), len(thread.jobs)) == ((1, 0) if here else (0, 1))
+
+
+def test_a_request_of_several_batches_keeps_all_on_the_thread() -> None:
+    chosen, thread = place(0.0)
+    with chosen.expecting(32):
+        chosen.submit(lambda: None)
+    assert not thread.jobs
+    with chosen.expecting(33), chosen.expecting(1):
+        chosen.submit(lambda: None)
+    assert len(thread.jobs) == 1
+    chosen.submit(lambda: None)
+    assert len(thread.jobs) == 1
+
+
+def test_a_model_that_turns_slow_returns_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline, "SLOW_S", 0.0)
+    chosen, thread = place(0.0)
+    chosen.submit(lambda: _spend(0.002))
+    chosen.submit(lambda: None)
+    assert not chosen.quick and len(thread.jobs) == 1
+
+
+def _spend(seconds: float) -> None:
+    """Use this much of the CPU."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_devices_and_padded_lengths_are_not_measured() -> None:
+    def fake(backend: str, lengths: object = None, buckets: tuple[int, ...] = (1, 2)) -> Any:
+        session = SimpleNamespace(backend=backend, lengths=lengths)
+        return SimpleNamespace(session=session, described=SimpleNamespace(buckets=buckets))
+
+    assert measure_batch(fake("neuron")) is None
+    assert measure_batch(fake("simulator", lengths=object())) is None
+    assert measure_batch(fake("simulator", buckets=())) is None
+
+
+@pytest.mark.parametrize("spent_s", [0.001, 0.004])
+def test_the_largest_batch_is_measured(spent_s: float) -> None:
+    given: list[Any] = []
+
+    def run(feeds: Any) -> None:
+        given.append(feeds)
+        _spend(spent_s)
+
+    session = SimpleNamespace(backend="simulator", lengths=None)
+    fake = SimpleNamespace(session=session, run=run, described=SimpleNamespace(buckets=(1, 8)))
+    fake.parameters, fake.golden = ("k",), SimpleNamespace(feeds={"x": np.zeros((1, 3)), "k": np.zeros(1)})
+    measured = measure_batch(fake)
+    assert measured is not None and measured >= spent_s
+    assert {(feeds["x"].shape, feeds["k"].shape) for feeds in given} == {((8, 3), (1,))}
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_a_short_model_answers_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batching: bool) -> None:
+    """With the same numbers as on its thread, also from requests of several batches, which run there."""
+    monkeypatch.setattr(inline, "QUICK_S", 60.0)
+    monkeypatch.setattr(inline, "SLOW_S", 60.0)
+    threads: set[str] = set()
+
+    async def work() -> None:
+        model = await loaded(save(tmp_path, "relu", RELU), batching=batching, max_batch=4)
+        assert model._engine is not None
+        real = model._engine.loaded.run
+
+        def note_thread(feeds: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return real(feeds)
+
+        model._engine.loaded.run = note_thread  # type: ignore[method-assign]
+        rows = np.arange(-8, 24, dtype=np.float32).reshape(8, 4)
+        answers = await asyncio.gather(*(model.infer({"x": row[None]}) for row in rows))
+        assert [a.outputs["y"].tolist() for a in answers] == [[row.clip(0).tolist()] for row in rows]
+        assert threads == {threading.main_thread().name}
+        whole = await model.infer({"x": rows})
+        assert whole.outputs["y"].tolist() == rows.clip(0).tolist()
+        assert threads == {threading.main_thread().name, "compute relu"}
+        await model.unload()
+
+    run(work())
