@@ -155,7 +155,6 @@ class _Sender:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
             headers = [*message.get("headers", ()), (b"x-request-id", self._identity), *current_trace.get().headers]
             if _NO_SNIFFING not in headers:
                 headers.append(_NO_SNIFFING)

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    import orjson
-except ImportError:  # it has no wheel for every machine
-    orjson = None  # type: ignore[assignment, unused-ignore]
+import orjson
 
 LARGEST = 1 << 20
 """A longer text is left to Python's own parser: its bounds of memory are known."""
@@ -21,7 +18,7 @@ _LONG_INTEGER = b"0" * 19
 
 def loads_or_none(text: bytes | bytearray | memoryview) -> Any:
     """The value of JSON text; None if it is no JSON, or if an object may name a key twice."""
-    if orjson is None or len(text) > LARGEST:
+    if len(text) > LARGEST:
         return None
     try:
         value = orjson.loads(text)
@@ -29,7 +26,10 @@ def loads_or_none(text: bytes | bytearray | memoryview) -> Any:
         return None
     # Each colon belongs to one member, or to a text. If an object had a key twice, there are more colons.
     whole = bytes(text)
-    may_differ = _count_members(value) != whole.count(b":") or _LONG_INTEGER in whole.translate(_DIGITS)
+    try:
+        may_differ = _count_members(value) != whole.count(b":") or _LONG_INTEGER in whole.translate(_DIGITS)
+    except RecursionError:  # orjson goes deeper
+        return None
     return None if may_differ else value
 
 
@@ -45,8 +45,6 @@ def _count_members(value: object) -> int:
 
 def dumps_or_none(value: object) -> bytes | None:
     """JSON in ASCII, compact; None for values with null, other text, or what Python's own encoder refuses."""
-    if orjson is None:
-        return None
     try:
         text = orjson.dumps(value, option=_OPTIONS)
     except TypeError:
@@ -55,8 +53,4 @@ def dumps_or_none(value: object) -> bytes | None:
     return text if text.isascii() and b"null" not in text else None
 
 
-_OPTIONS = (
-    0
-    if orjson is None
-    else orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-)
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS

@@ -20,7 +20,7 @@ QUICK_S = 0.002
 
 
 @pytest.fixture(autouse=True)
-def as_served(monkeypatch: pytest.MonkeyPatch, on_threads: None) -> None:
+def as_served(monkeypatch: pytest.MonkeyPatch, _compute_on_threads: None) -> None:
     monkeypatch.setattr(inline, "QUICK_S", QUICK_S)
 
 

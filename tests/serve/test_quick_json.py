@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -44,9 +45,12 @@ TEXTS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def needs_orjson() -> None:
-    pytest.importorskip("orjson")
+@pytest.mark.parametrize("depth", [300, 960, 1000, 1020, 1030, 5000])
+@pytest.mark.parametrize(("left", "right"), [('{"a":', "}"), ("[", "]"), ('[{"a":', "}]")])
+def test_deep_nesting_is_read_or_refused(left: str, right: str, depth: int) -> None:
+    text = (left * depth + "1" + right * depth).encode()
+    with suppress(RequestError):
+        assert isinstance(loads(text), dict | list)
 
 
 def outcome(text: bytes) -> Any:

@@ -46,7 +46,7 @@ def played(
     def make() -> Batcher:
         models.append(Steady(clock, UNIT_S))
         limited = Limits(8, 0.002, 1000, slice_rows=8, **limits)
-        return Batcher("steady", models[0], models[0].thread, limited, metrics)  # type: ignore[arg-type]
+        return Batcher("steady", models[0], models[0].thread, limited, metrics)
 
     async def one(batcher: Batcher, number: int) -> None:
         _, rows, timeout_s = requests[number]
@@ -202,7 +202,7 @@ def test_no_thread_takes_what_is_too_late(monkeypatch: pytest.MonkeyPatch) -> No
 
     def make() -> Batcher:
         model.append(Steady(clock, UNIT_S))
-        return Batcher("steady", model[0], model[0].thread, Limits(1, 0.0, 100), metrics)  # type: ignore[arg-type]
+        return Batcher("steady", model[0], model[0].thread, Limits(1, 0.0, 100), metrics)
 
     async def one(batcher: Batcher, number: int) -> None:
         asking = asyncio.ensure_future(batcher.infer({"x": numbers(1, 1)}, 1, (), 2.5 * UNIT_S))

@@ -85,7 +85,7 @@ def test_requests_that_do_not_fit_together_count_one_by_one(monkeypatch: pytest.
 
     def make() -> Batcher:
         model = Steady(clock, 0.1)
-        return Batcher("steady", model, model.thread, Limits(8, 0.0, 256, wait_s=0.5), metrics)  # type: ignore[arg-type]
+        return Batcher("steady", model, model.thread, Limits(8, 0.0, 256, wait_s=0.5), metrics)
 
     async def one(batcher: Batcher, number: int) -> None:
         began = clock.now
@@ -111,7 +111,7 @@ def test_behind_a_large_request_another_does_not_wait(monkeypatch: pytest.Monkey
     def make() -> Batcher:
         model = Steady(clock, 0.1)
         limits = Limits(8, 0.0, 256, slice_rows=8, wait_s=0.5)
-        return Batcher("steady", model, model.thread, limits, Metrics())  # type: ignore[arg-type]
+        return Batcher("steady", model, model.thread, limits, Metrics())
 
     async def one(batcher: Batcher, number: int) -> None:
         rows = (400, 1, 16)[number]

@@ -244,7 +244,7 @@ def latencies(
         thread = VirtualThread(clock)
         limits = Limits(most or worker.most * rows, 0.002, worker.queue, wait_s=wait_s)
         model = Timed(thread, worker, rows, mergeable)
-        return Batcher("timed", model, thread, limits, Metrics())  # type: ignore[arg-type]
+        return Batcher("timed", model, thread, limits, Metrics())
 
     play(clock, len(arrivals), make, ask)
     return found

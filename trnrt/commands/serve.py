@@ -39,7 +39,7 @@ from trnrt.commands.options import (
 from trnrt.commands.verbs import argument
 from trnrt.errors import BackendError
 
-NEEDED = ("fastapi", "httptools", "multipart", "prometheus_client", "pydantic_settings", "uvicorn", "uvloop")
+NEEDED = ("fastapi", "httptools", "multipart", "orjson", "prometheus_client", "pydantic_settings", "uvicorn", "uvloop")
 """The server's packages."""
 
 
