@@ -92,7 +92,7 @@ def command_page() -> str:
         "",
         "Generated from the commands, except for [Reading a profile](#reading-a-profile),",
         "[What the device can't run](#what-the-device-cant-run), [Overriding the planner](#overriding-the-planner),",
-        "[Learning from a device](#learning-from-a-device) and",
+        "[Learning from a device](#learning-from-a-device), [Compiling ahead](#compiling-ahead) and",
         "[Drawing boxes and masks](#drawing-boxes-and-masks) at the end. Every verb exits with 0 for success, 1 if the",
         "answer is no (a mismatch, an unsupported model, a regression), and 2 if the request was wrong (a bad file,",
         "flag or input, a file that can't be written).",

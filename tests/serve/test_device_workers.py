@@ -117,6 +117,17 @@ def test_what_was_compiled_before_is_run_whichever_batch(tmp_path: Path, machine
     assert reason.count("does not fit") == 2
 
 
+def test_what_was_compiled_into_bundles_is_found_below_their_folder(tmp_path: Path, machine: Hardware) -> None:
+    bundle = tmp_path / "models" / "relu"
+    options = ("--backend", "neuron", "--buckets", "1,2")
+    assert trnrt("compile", save(tmp_path, "relu", RELU), "-o", bundle, *options).code == 0
+    before = list(machine.compiled)
+    for compiled in (None, tmp_path / "models"):
+        repository = repository_of(bundle, compiled=compiled)
+        assert repository.ready, repository.reasons
+    assert machine.compiled == before
+
+
 def test_to_the_simulator_it_means_nothing(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"lnc": 2, "cores": 9, "compiled": tmp_path / "none"}
     assert repository_of(save(tmp_path, "relu", RELU), backend="simulator", **asked).ready

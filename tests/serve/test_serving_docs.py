@@ -1,4 +1,4 @@
-"""docs/serving.md says what the server does: its tables are generated, its commands are run."""
+"""The server's pages say what it does: their tables are generated, the commands of docs/serving.md are run."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from trnrt.serve.hosting.metrics import REASONS, Metrics
 from trnrt.serve.settings import NO_FLAG, TABLES, ServeSettings, check_names, flag_of, read_settings, variable_of
 from trnrt.serve.settings_models import BY_MODEL
 
-PAGE = MODELS.parent / "docs" / "serving.md"
+DOCS = MODELS.parent / "docs"
+SERVING, SETTINGS, OBSERVABILITY = (DOCS / f"{name}.md" for name in ("serving", "settings", "observability"))
 HERE = "127.0.0.1:8000"
 
 
-def text() -> str:
-    return PAGE.read_text(encoding="utf-8")
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
 
 
-def check_table(header: str, rows: list[str]) -> None:
+def check_table(page: Path, header: str, rows: list[str]) -> None:
     """The table with this header has these rows; UPDATE_DOCS writes them."""
-    before, found, after = text().partition(f"{header}\n")
+    before, found, after = text(page).partition(f"{header}\n")
     assert found
     line, _, rest = after.partition("\n")
     kept, _, rest = rest.partition("\n\n") if not rest.startswith("\n") else ("", "", rest[1:])
     if os.environ.get("UPDATE_DOCS"):
         table = "\n".join([line, *rows])
-        PAGE.write_text(f"{before}{header}\n{table}\n\n{rest}", encoding="utf-8")
+        page.write_text(f"{before}{header}\n{table}\n\n{rest}", encoding="utf-8")
         return
     assert kept.split("\n") == rows
 
@@ -60,14 +61,15 @@ def test_the_settings_are_those_of_the_server() -> None:
         variable = "" if name in TABLES else f"`{variable_of(name)}`"
         told = f"{field.description or flags[name].help}{choices_of(field.annotation)}"
         rows.append(f"| {flag} | {variable} | {default_text(field.default)} | {told} |")
-    check_table("| flag | environment | default | meaning |", rows)
+    check_table(SETTINGS, "| flag | environment | default | meaning |", rows)
 
 
-def test_flags_that_are_named_are_there() -> None:
+@pytest.mark.parametrize(("name", "least"), [("serving", 20), ("settings", 40), ("connections", 10), ("versions", 2)])
+def test_flags_that_are_named_are_there(name: str, least: int) -> None:
     # Those of other programs stand in listings.
-    prose = re.sub(r"(?m)^    .*$", "", text())
+    prose = re.sub(r"(?m)^    .*$", "", text(DOCS / f"{name}.md"))
     named = set(re.findall(r"`?(--[a-z][a-z-]+)", prose))
-    assert len(named) > 20
+    assert len(named) >= least
     assert named <= {flag_of(name) for name in ServeSettings.model_fields} | {"--no-batching"}
 
 
@@ -96,32 +98,32 @@ def test_the_metrics_are_those_of_the_server() -> None:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         rows.append(f"| `{name}` | {family.type} | {', '.join(sorted(labels))} | {family.documentation} |")
     assert len(rows) > 10
-    check_table("| metric | type | labels | meaning |", rows)
+    check_table(OBSERVABILITY, "| metric | type | labels | meaning |", rows)
 
 
-def blocks() -> list[str]:
-    """The listings of the page, without their margin."""
-    found = re.findall(r"(?m)(?:^    .*\n|^\n(?=    ))+", text())
+def blocks(page: Path) -> list[str]:
+    """The listings of a page, without their margin."""
+    found = re.findall(r"(?m)(?:^    .*\n|^\n(?=    ))+", text(page))
     return ["\n".join(line[4:] for line in block.split("\n")) for block in found]
 
 
 def test_the_file_of_settings_is_one() -> None:
-    (block,) = [block for block in blocks() if "max_batch =" in block]
+    (block,) = [block for block in blocks(SETTINGS) if "max_batch =" in block]
     given = tomllib.loads(block)
     settings = ServeSettings(**given)
     assert (settings.max_batch, settings.workers, len(settings.models)) == (16, 2, 2)
 
 
 def test_the_tables_of_the_file_are_some(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (models,) = [block for block in blocks() if "[model." in block]
-    (keys,) = [block for block in blocks() if "[key." in block]
+    (models,) = [block for block in blocks(SETTINGS) if "[model." in block]
+    (keys,) = [block for block in blocks(SETTINGS) if "[key." in block]
     secret = tmp_path / "ops"
     secret.write_text("secret", encoding="utf-8")
     (tmp_path / "server.toml").write_text(f"admin = true\n{models}\n{keys}".replace("/run/secrets/ops", str(secret)))
     settings = read_settings({"config": tmp_path / "server.toml"})
     check_names(settings, ["digits_cnn", "digits_ffnn"])
     assert settings.for_model("digits_cnn").buckets == [1, 4, 16] and list(settings.key) == ["alice", "ops"]
-    section = text().partition("### Settings by model")[2].partition("\n## ")[0]
+    section = text(SETTINGS).partition("## Settings by model")[2].partition("\n## ")[0]
     assert set(BY_MODEL) == set(re.findall(r"`([a-z_]+)`", section.partition("may have its own")[2].partition(".")[0]))
 
 
@@ -134,7 +136,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 def commands() -> list[str]:
     """Every curl command of the page, and what comes before it in its listing."""
-    return [block.strip() for block in blocks() if re.search(r"(?m)^curl", block)]
+    return [block.strip() for block in blocks(SERVING) if re.search(r"(?m)^curl", block)]
 
 
 def answers_of(output: str) -> list[dict[str, Any]]:
@@ -164,7 +166,7 @@ def test_the_commands_answer(server: ServerProcess, tmp_path: Path) -> None:
 
 def test_the_client_of_others_works_as_shown(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tritonclient.http")
-    (block,) = [block for block in blocks() if "tritonclient" in block and "import" in block]
+    (block,) = [block for block in blocks(SERVING) if "tritonclient" in block and "import" in block]
     script = block.replace(HERE, f"127.0.0.1:{server.port}").replace(
         "models/digits_test.npz", str(MODELS / "digits_test.npz")
     )

@@ -151,12 +151,14 @@ def find(directory: Path, stem: str, wanted: Made, route: Route, *, anywhere: bo
 
 
 def find_below(directory: Path, stem: str, wanted: Made, route: Route) -> tuple[Path | None, str]:
-    """``find`` in the directory or one of its folders: each folder holds one batch, and a server runs several.
+    """``find`` in the directory or its folders: each holds one batch, and a server runs several.
 
-    What a portable route wrote there may be from another machine.
+    The folders of bundles (``NAME/BATCH``) are one further down. What a portable route wrote there may be from another
+    machine.
     """
     reasons = []
-    for folder in (directory, *(note.parent for note in sorted(directory.glob(f"*/{stem}_neuron.json")))):
+    notes = [note for depth in ("*", "*/*") for note in sorted(directory.glob(f"{depth}/{stem}_neuron.json"))]
+    for folder in (directory, *(note.parent for note in notes)):
         found, reason = find(folder, stem, wanted, route, anywhere=route.is_portable)
         if found is not None:
             return found, ""

@@ -45,7 +45,7 @@ export function detailsOf(model) {
         ...row("Inputs", "inputs", ...model.inputs.map(tensor)),
         ...row("Outputs", "outputs", ...model.outputs.map(tensor)),
         ...(model.labels ? row("Classes", "labels", labelsText(model.labels)) : []),
-        ...(model.digest ? row("Content", "digest", element("code", {title: model.digest}, `${model.digest.slice(0, 19)}…`)) : [])),
+        ...(model.digest ? row("Digest", "digest", element("code", {title: model.digest}, `${model.digest.slice(0, 19)}…`)) : [])),
       ...latencies(model)),
   ];
 }
