@@ -161,6 +161,7 @@ class Call:
         self.task: asyncio.Task[Any] = task
         self._place, self._body, self._is_open = ExitStack(), Body(calls.admission), False
         self.deadline = Deadline(None, None)
+        self._messages = 0
 
     async def answer(self, method: Method) -> bytes:
         """The method's answer. Ends the call with a status if that fails."""
@@ -221,13 +222,18 @@ class Call:
     @contextmanager
     def next_request(self) -> Iterator[None]:
         """A message of a stream is a request of its own: with its time, and its bytes while it is answered."""
-        self._began = time.perf_counter()
+        self._began, self._messages = time.perf_counter(), self._messages + 1
         self.deadline = Deadline(self.repository.settings.request_timeout, None)
         counted = self._body.size
         try:
             yield
         finally:
             self._body.count(counted - self._body.size)
+
+    def check_rate(self) -> None:
+        """Count this message of a stream for its key. Problem(429) above the key's rate, 401 without the key."""
+        if self._messages > 1:  # the call itself counted for the first one
+            self.calls.admission.take_message(self._client)
 
     async def unpack(self, message: bytes) -> bytes:
         """Count a message, compressed and not; return it without its compression."""

@@ -98,6 +98,7 @@ async def stream_infer(call: Call) -> bytes:
         answer, size = messages.InferAnswer(), 0
         with call.next_request():
             try:
+                call.check_rate()
                 plain = await call.unpack(message)
                 async with call.deadline.timeout:
                     answer, size = await _infer(call, plain)

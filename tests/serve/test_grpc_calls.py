@@ -14,12 +14,14 @@ import pytest
 from engines import run
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_serving import Caller, InferRequest, raw_request, serving_grpc, typed_request
+from pydantic import SecretStr
 from serving import MadeUpRepository, computing, doubling, echo, lines_logged
 
 from trnrt.errors import DeviceError
 from trnrt.serve.grpc import calls, health, messages, methods
 from trnrt.serve.http import limits
 from trnrt.serve.http.problems import Problem
+from trnrt.serve.settings import ServeSettings
 
 Code = grpc.StatusCode
 FOUR = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -386,6 +388,30 @@ def test_a_stream_is_answered_message_by_message() -> None:
 
     run(work())
     assert [code for _, _, code in repository.metrics.requests] == [200, 404, 200]
+
+
+def test_each_message_of_a_stream_counts_for_its_key() -> None:
+    """A stream holds one place, and would otherwise pass any number of requests a second."""
+    keys = {"alice": {"sha256": sha256(b"a").hexdigest(), "requests_per_second": 0.01, "burst": 2, "concurrency": 1}}
+    repository = MadeUpRepository(doubling(), key=keys)
+
+    async def work() -> None:
+        async with serving_grpc(repository) as caller:
+            path, metadata = "/inference.GRPCInferenceService/ModelStreamInfer", [("x-api-key", "a")]
+            stream, texts = caller.channel.stream_stream(path)(metadata=metadata), list[str]()
+            for settings in (None, None, None, ServeSettings(api_keys=[SecretStr("b")])):
+                if settings is not None:
+                    repository.admission.change(settings)
+                await stream.write(raw_request("doubling", FOUR).SerializeToString())
+                texts.append(messages.StreamAnswer.FromString(await stream.read()).error_message)
+            assert texts[:2] == ["", ""] and "'alice' may send 0.01 requests a second" in texts[2]
+            assert "the API key was taken away" in texts[3]
+            await stream.done_writing()
+            assert await stream.code() is Code.OK
+
+    run(work())
+    assert repository.metrics.refused == ["key_limit", "key"]
+    assert [code for _, _, code in repository.metrics.requests] == [200, 200, 429, 401]
 
 
 def test_an_idle_stream_ends(monkeypatch: pytest.MonkeyPatch) -> None:
