@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.configuration import model_config
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.served import Model
@@ -31,18 +32,20 @@ def add_triton(app: FastAPI) -> None:
 
 async def configuration(request: Request) -> Response:
     """A model's configuration, as Triton's ModelConfig."""
-    model = repository_of(request).find_main(*address_of(request))
+    repository = repository_of(request)
+    model = repository.find_main(*address_of(request))
     if model.described == NOTHING_KNOWN:
         check_ready(model)
     try:
-        return JSONAnswer(model_config(model, repository_of(request).settings))
+        return JSONAnswer(model_config(model, repository.settings.for_model(model.name)))
     except TensorError as error:
         raise Problem(500, str(error)) from None
 
 
 async def all_statistics(request: Request) -> Response:
-    """The statistics of every model, summed over all workers."""
-    return await _statistics(request, list(repository_of(request).models.values()))
+    """The statistics of every model that the key is for, summed over all workers."""
+    models = current_client.get().visible(repository_of(request).models)
+    return await _statistics(request, list(models.values()))
 
 
 async def model_statistics(request: Request) -> Response:

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.bodies import read_body
@@ -34,8 +35,9 @@ def add_v1(app: FastAPI) -> None:
 
 
 async def models_v1(request: Request) -> Response:
-    """The names of all models."""
-    return JSONAnswer({"models": list(dict.fromkeys(model.name for model in repository_of(request).models.values()))})
+    """The names of all models; of a key for some models only, those."""
+    models = current_client.get().visible(repository_of(request).models)
+    return JSONAnswer({"models": list(dict.fromkeys(model.name for model in models.values()))})
 
 
 async def ready_v1(request: Request) -> Response:
