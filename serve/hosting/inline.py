@@ -58,9 +58,12 @@ class LoopOrThread:
 
 
 def measure_batch(loaded: Any) -> float | None:
-    """CPU seconds of a ``LoadedModel``'s largest batch, the best of a few; None for a device and for padded lengths."""
+    """CPU seconds of a ``LoadedModel``'s largest batch, the best of a few.
+
+    None for a device, for padded lengths, and for a model that compiles when inputs of a new shape come.
+    """
     session, buckets = loaded.session, loaded.described.buckets
-    if session.backend != "simulator" or session.lengths is not None or not buckets:
+    if session.backend != "simulator" or session.lengths is not None or not (buckets and loaded.is_static):
         return None
     feeds, times = dict(loaded.golden.feeds), list[float]()
     for name, array in feeds.items():

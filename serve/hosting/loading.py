@@ -39,6 +39,8 @@ class LoadedModel:
 
     golden: Golden
     """The smallest bucket's, for later checks that the model still computes the same."""
+    is_static: bool
+    """True if the number of independent rows is all that varies in the inputs: every batch is compiled by now."""
 
     def __init__(self, path: Path, settings: ServeSettings) -> None:
         self.path = path
@@ -53,7 +55,7 @@ class LoadedModel:
         self.slice_rows = 0
         try:
             self.described = self._describe(settings)
-            self._is_static = self._varies_in_rows_only()
+            self.is_static = self._varies_in_rows_only()
             self._compile()
         except BaseException:  # free the device's memory for the next attempt
             self.close()
@@ -85,7 +87,7 @@ class LoadedModel:
 
     def kind(self, feeds: Mapping[str, Array]) -> object:
         """A key for requests that fit into one batch: the sizes of a row, and the parameters' values."""
-        if self._is_static:
+        if self.is_static:
             return ()
         rows_count = self.described.mixing is not None
         return tuple(
