@@ -55,6 +55,7 @@ class Repository:
         """True if other workers still load their models: this one answers for all."""
         self.broadcast: Broadcast = self._change_alone
         self._changing = asyncio.Lock()
+        self._changes: set[asyncio.Task[None]] = set()
         self._prepared: dict[str, ServedModel] = {}
         if catalog is None:
             store = store or Store.make()
@@ -180,8 +181,11 @@ class Repository:
     async def act_on_all(self, action: Action, name: str) -> None:
         """Load or unload a model, or one version of it, on all workers or on none.
 
-        Problem: 404 for an unknown name, 400 if it does not load.
+        It goes on if the caller is cancelled. Problem: 404 for an unknown name, 400 if it does not load.
         """
+        await self._finish(self._act_on_all(action, name))
+
+    async def _act_on_all(self, action: Action, name: str) -> None:
         if action == "unload":
             await self._change_all(plan_unload(self.catalog, name), name)
             return
@@ -192,7 +196,14 @@ class Repository:
 
     async def set_canary(self, name: str, canary: Canary) -> None:
         """Give a version a share of its model's requests, on all workers. Problem: 404 or 400 if that can't be."""
-        await self._change_all(plan_canary(self.catalog, name, canary), name)
+        await self._finish(self._change_all(plan_canary(self.catalog, name, canary), name))
+
+    async def _finish(self, change: Coroutine[Any, Any, None]) -> None:
+        """Make a change to its end, or not at all: a client that goes, or its deadline, must not leave it half made."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        await asyncio.shield(task)
 
     async def act(self, phase: Phase, change: Change) -> str | None:
         """Do this worker's part of a change on all; return why preparing it failed."""

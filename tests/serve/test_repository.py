@@ -12,10 +12,11 @@ import pytest
 from engines import RELU, numbers, run, save
 
 from trnrt.errors import ModelFileError, OptionError
-from trnrt.serve.hosting.catalog import Change
+from trnrt.serve.hosting.catalog import Change, Pinned
 from trnrt.serve.hosting.changes import Action
 from trnrt.serve.hosting.files import find_sources
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.hosting.pins import Store
 from trnrt.serve.hosting.policies import chosen_sources, pin_sources
 from trnrt.serve.hosting.repository import Repository
@@ -70,6 +71,36 @@ def test_one_that_does_not_load_does_not_take_the_others_down(tmp_path: Path) ->
         with pytest.raises(Problem) as caught:
             await repository.act_on_all("load", "broken")
         assert caught.value.status == 400 and repository.reasons["broken"] in caught.value.text
+
+    run(work())
+
+
+def test_a_change_goes_on_without_its_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client over gRPC may go, or set a deadline, while its model loads: half a change would never be undone."""
+
+    async def work() -> None:
+        path = save(tmp_path, "relu", RELU)
+        repository = repository_of(path, max_batch=1)
+        await repository.start()
+        model = repository.find("relu")
+        digest, real, preparing = model.digest, ServedModel.prepare, asyncio.Event()
+
+        async def prepare(served: ServedModel, pinned: Pinned) -> str | None:
+            preparing.set()
+            return await real(served, pinned)
+
+        monkeypatch.setattr(ServedModel, "prepare", prepare)
+        save(tmp_path, "relu", RELU.replace("Relu", "Neg"))
+        loading = asyncio.create_task(repository.act_on_all("load", "relu"))
+        await preparing.wait()
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        await repository.act_on_all("load", "relu")
+        assert model.digest != digest and model.digest == repository.catalog.pinned["relu"].digest
+        assert repository._store is not None
+        copies = [one for one in repository._store.folder.iterdir() if one.is_dir()]
+        assert copies == [repository.catalog.pinned["relu"].folder], "no other copy is left"
 
     run(work())
 
