@@ -87,12 +87,12 @@ def test_devices_and_padded_lengths_are_not_measured() -> None:
     assert measure_batch(fake("simulator", buckets=())) is None
 
 
-@pytest.mark.parametrize("spent_s", [0.001, 0.004])
-def test_the_largest_batch_is_measured(spent_s: float) -> None:
+@pytest.mark.parametrize(("spent_s", "rows"), [(0.001, [1, 8]), (0.004, [1])])
+def test_the_largest_batch_is_measured_if_the_smallest_is_quick(spent_s: float, rows: list[int]) -> None:
     given: list[Any] = []
 
     def run(feeds: Any) -> None:
-        given.append(feeds)
+        given.append(dict(feeds))
         _spend(spent_s)
 
     session = SimpleNamespace(backend="simulator", lengths=None)
@@ -100,7 +100,7 @@ def test_the_largest_batch_is_measured(spent_s: float) -> None:
     fake.parameters, fake.golden = ("k",), SimpleNamespace(feeds={"x": np.zeros((1, 3)), "k": np.zeros(1)})
     measured = measure_batch(fake)
     assert measured is not None and measured >= spent_s
-    assert {(feeds["x"].shape, feeds["k"].shape) for feeds in given} == {((8, 3), (1,))}
+    assert {(feeds["x"].shape, feeds["k"].shape) for feeds in given} == {((count, 3), (1,)) for count in rows}
 
 
 @pytest.mark.parametrize("batching", [True, False])

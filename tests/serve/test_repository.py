@@ -191,7 +191,7 @@ def test_a_bundle_is_served_without_planning(tmp_path: Path, monkeypatch: pytest
             ran.clear()
             await repository.start()
             assert states(repository) == {"relu": "READY"}, repository.reasons
-            assert ran == [1], "the first bucket alone"
+            assert set(ran) == {1}, "the first bucket alone"
             model = repository.find("relu")
             assert model.described.buckets == (1, 2, 4) and set(model.described.predictions) == {1, 2, 4}
             assert np.array_equal((await model.infer({"x": numbers(3, 4)})).outputs["y"], np.maximum(numbers(3, 4), 0))
