@@ -15,6 +15,7 @@ from trnrt.errors import ModelFileError, OptionError
 from trnrt.serve.hosting.catalog import Change, Pinned
 from trnrt.serve.hosting.changes import Action
 from trnrt.serve.hosting.files import find_sources
+from trnrt.serve.hosting.loading import LoadedModel
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.hosting.pins import Store
@@ -101,6 +102,23 @@ def test_a_change_goes_on_without_its_caller(tmp_path: Path, monkeypatch: pytest
         assert repository._store is not None
         copies = [one for one in repository._store.folder.iterdir() if one.is_dir()]
         assert copies == [repository.catalog.pinned["relu"].folder], "no other copy is left"
+
+    run(work())
+
+
+def test_a_model_that_can_not_be_released_is_gone_nevertheless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server would stay unready for good."""
+
+    async def work() -> None:
+        repository = repository_of(save(tmp_path, "relu", RELU), save(tmp_path, "other", RELU), max_batch=1)
+        await repository.start()
+
+        def fail(loaded: LoadedModel) -> None:
+            raise RuntimeError("the device does not let go")
+
+        monkeypatch.setattr(LoadedModel, "close", fail)
+        await repository.act_on_all("unload", "relu")
+        assert states(repository) == {"relu": "UNAVAILABLE", "other": "READY"} and repository.ready
 
     run(work())
 
