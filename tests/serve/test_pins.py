@@ -285,8 +285,10 @@ def test_a_cache_that_can_not_be_written_is_no_obstacle(tmp_path: Path, monkeypa
 
 
 def test_a_path_in_a_message_is_the_users(tmp_path: Path) -> None:
-    pinned = Pinned("m", "1", tmp_path / "m.onnx", tmp_path / "copy" / "m.onnx")
-    assert pinned.name_source(f"{pinned.file}: no") == f"{pinned.source}: no"
+    mine, users = tmp_path / "copy", tmp_path / "users"
+    pinned = Pinned("m", "1", users / "model.onnx", mine / "m.onnx", folder=mine)
+    for name, real in (("m.onnx", "model.onnx"), ("m.golden.npz", "model.golden.npz"), ("w/m.data", "w/m.data")):
+        assert pinned.name_source(f"{mine / name}: no") == f"{users / real}: no"
 
 
 def test_a_bundle_that_everybody_may_write_is_not_copied(tmp_path: Path) -> None:
