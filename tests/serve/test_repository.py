@@ -216,6 +216,17 @@ def test_a_bundle_is_served_without_planning(tmp_path: Path, monkeypatch: pytest
         contradicting = Repository(ServeSettings(model_dir=tmp_path / "folder", dtype="bfloat16"), Metrics())
         await contradicting.start()
         assert "compiled with dtype 'float32'" in contradicting.reasons["relu"]
+        for wrong, told in (
+            ({"buckets": [1, 8]}, "compiled with buckets (1, 2, 4), not [1, 8]"),
+            ({"max_batch": 2}, "compiled for 4 rows at most, not for max_batch = 2"),
+            ({"model": {"relu": {"max_batch": 8}}}, "compiled for 4 rows at most, not for max_batch = 8"),
+        ):
+            contradicting = Repository(ServeSettings(model_dir=tmp_path / "folder", **wrong), Metrics())
+            await contradicting.start()
+            assert told in contradicting.reasons["relu"]
+        fitting = Repository(ServeSettings(model_dir=tmp_path / "folder", max_batch=4), Metrics())
+        await fitting.start()
+        assert fitting.ready
 
     run(work())
 
