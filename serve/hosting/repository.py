@@ -55,7 +55,7 @@ class Repository:
         """True if other workers still load their models: this one answers for all."""
         self.broadcast: Broadcast = self._change_alone
         self._changing = asyncio.Lock()
-        self._changes: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._prepared: dict[str, ServedModel] = {}
         if catalog is None:
             store = store or Store.make()
@@ -200,10 +200,14 @@ class Repository:
 
     async def _finish(self, change: Coroutine[Any, Any, None]) -> None:
         """Make a change to its end, or not at all: a client that goes, or its deadline, must not leave it half made."""
-        task = asyncio.create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(self._begin(change))
+
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task that nobody need hold."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def act(self, phase: Phase, change: Change) -> str | None:
         """Do this worker's part of a change on all; return why preparing it failed."""
@@ -227,15 +231,19 @@ class Repository:
         """Let what was prepared serve, and unload what the change ends. Requests in the queues are answered."""
         prepared, self._prepared = self._prepared, {}
         closing = [await model.commit() for model in prepared.values()]
+        for model in prepared.values():
+            # They may have been read again since it was prepared; as after a reload, it serves meanwhile.
+            if model.change_settings(self.settings.for_model(model.name)):
+                self._begin(model.load())
         leaving = [(key, self.models[key]) for key in (*change.unload, *change.forget) if key in self.models]
         self.catalog = self.catalog.apply(change)
         self.models.update(prepared)
         for key in change.forget:
             self.models.pop(key, None)
         self._group()
-        for key, model in leaving:
+        for key, ending in leaving:
             # Requests that have chosen a version may still be arriving; those that name it come no more.
-            await model.unload(patient=key in change.forget)
+            await ending.unload(patient=key in change.forget)
         for close in closing:
             await close()
         _tidy()
