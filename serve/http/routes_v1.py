@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trnrt.serve.hosting.clients import current_client
+from trnrt.serve.hosting.served import check_ready
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.bodies import read_body
@@ -19,7 +20,7 @@ from trnrt.serve.http.limits import header, limit_time
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError
 from trnrt.serve.http.routes import add_route, converter_of, media_type, repository_of
-from trnrt.serve.http.routes_protocol import check_ready, trace_inference
+from trnrt.serve.http.routes_protocol import trace_inference
 from trnrt.serve.http.sending import make_answer
 from trnrt.serve.http.tensors import TensorError
 from trnrt.serve.processes.traces import current_trace
@@ -35,7 +36,7 @@ def add_v1(app: FastAPI) -> None:
 
 
 async def models_v1(request: Request) -> Response:
-    """The names of all models; of a key for some models only, those."""
+    """The names of all models, or of those that the key is for."""
     models = current_client.get().visible(repository_of(request).models)
     return JSONAnswer({"models": list(dict.fromkeys(model.name for model in models.values()))})
 
