@@ -265,8 +265,8 @@ def test_a_deadline_is_the_batchers_limit() -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_model_has_its_own_time_and_largest_tensor(streams: bool) -> None:
     """Longer or shorter than the server's, as over HTTP."""
-    own = {"doubling": {"request_timeout": 0.1, "max_tensor_elements": 4}, "slow": {"request_timeout": 60.0}}
-    repository = MadeUpRepository(doubling(), doubling(0.5, name="slow"), request_timeout=0.2, model=own)
+    own = {"doubling": {"request_timeout": 1.0, "max_tensor_elements": 4}, "slow": {"request_timeout": 60.0}}
+    repository = MadeUpRepository(doubling(), doubling(2.5, name="slow"), request_timeout=2.0, model=own)
 
     async def ask(caller: Caller, request: Any) -> str:
         if not streams:
@@ -286,7 +286,7 @@ def test_a_model_has_its_own_time_and_largest_tensor(streams: bool) -> None:
             assert await ask(caller, raw_request("slow", FOUR)) == ""
             assert "the limit" in await ask(caller, raw_request("doubling", np.zeros((2, 4), np.float32)))
             repository.models["doubling"].go = asyncio.Event()
-            assert "longer than 0.1 s, the server's limit" in await ask(caller, raw_request("doubling", FOUR))
+            assert "longer than 1 s, the server's limit" in await ask(caller, raw_request("doubling", FOUR))
 
     run(work())
     assert repository.metrics.refused == ["timeout"]
