@@ -22,6 +22,7 @@ import grpc
 from grpc.aio import EOF
 
 from trnrt.errors import TrnrtError
+from trnrt.serve.grpc.deadlines import Deadline
 from trnrt.serve.grpc.inference import unpack
 from trnrt.serve.hosting.admission import LARGEST_BODIES, Body
 from trnrt.serve.hosting.clients import EVERYBODY, current_client
@@ -159,8 +160,8 @@ class Call:
         assert task is not None
         self.task: asyncio.Task[Any] = task
         self._place, self._body, self._is_open = ExitStack(), Body(calls.admission), False
-        self._deadline = float("inf")
-        self._seconds = 0.0
+        self.deadline = Deadline(None, None)
+        self._messages = 0
 
     async def answer(self, method: Method) -> bytes:
         """The method's answer. Ends the call with a status if that fails."""
@@ -221,13 +222,18 @@ class Call:
     @contextmanager
     def next_request(self) -> Iterator[None]:
         """A message of a stream is a request of its own: with its time, and its bytes while it is answered."""
-        self._began = time.perf_counter()
-        self._deadline = asyncio.get_running_loop().time() + self.repository.settings.request_timeout
+        self._began, self._messages = time.perf_counter(), self._messages + 1
+        self.deadline = Deadline(self.repository.settings.request_timeout, None)
         counted = self._body.size
         try:
             yield
         finally:
             self._body.count(counted - self._body.size)
+
+    def check_rate(self) -> None:
+        """Count this message of a stream for its key. Problem(429) above the key's rate, 401 without the key."""
+        if self._messages > 1:  # the call itself counted for the first one
+            self.calls.admission.take_message(self._client)
 
     async def unpack(self, message: bytes) -> bytes:
         """Count a message, compressed and not; return it without its compression."""
@@ -241,10 +247,6 @@ class Call:
     async def write(self, answer: bytes) -> None:
         """Send an answer of a stream."""
         await self._context.write(answer)
-
-    def left_s(self) -> float:
-        """Seconds until the request must be answered, by the server's limit and the client's deadline."""
-        return max(0.0, self._deadline - asyncio.get_running_loop().time())
 
     def problem_of(self, error: Exception) -> Problem:
         """The client's form of a failure."""
@@ -282,18 +284,14 @@ class Call:
         else:
             self._place.callback(lambda: self._body.count(-self._body.size))
         own_s = self.repository.settings.request_timeout if method.timed and not method.streams else None
-        client_s = self._context.time_remaining()
-        self._seconds = min([seconds for seconds in (own_s, client_s) if seconds is not None], default=float("inf"))
-        self._deadline = asyncio.get_running_loop().time() + self._seconds
-        limit = asyncio.timeout(None if self._seconds == float("inf") else self._seconds)
+        deadline = self.deadline = Deadline(own_s, self._context.time_remaining())
         try:
-            yield limit
+            yield deadline.timeout
         except TimeoutError:
-            if not limit.expired():
+            if not deadline.timeout.expired():
                 raise
             self.calls.metrics.count_rejection("timeout")
-            whose = "the server's limit" if own_s is not None and self._seconds == own_s else "the call's deadline"
-            raise Problem(504, f"the request took longer than {self._seconds:g} s, {whose}") from None
+            raise deadline.problem() from None
 
     def _given_key(self) -> bytes | None:
         own = self._headers.get("x-api-key")

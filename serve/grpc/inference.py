@@ -25,6 +25,7 @@ from trnrt.serve.http.protocol import (
     check_datatype,
     names_text,
     output_datatype,
+    timeout_of,
 )
 from trnrt.serve.http.tensors import (
     MOST_DIMENSIONS,
@@ -51,12 +52,16 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class InferRequest:
-    """An infer request. ``outputs``: the names asked for, in order; ``raw``: its tensors came in raw_input_contents."""
+    """An infer request. ``outputs``: the names asked for, in order; ``raw``: its tensors came in raw_input_contents.
+
+    ``timeout_s``: how long the client waits, if a parameter says so, seconds.
+    """
 
     id: str
     feeds: dict[str, Array]
     outputs: list[str]
     raw: bool
+    timeout_s: float | None = None
 
 
 def unpack(message: bytes, largest: int, too_large: Callable[[], Exception]) -> bytes:
@@ -94,7 +99,7 @@ def parse_infer(call: Any, described: Description, most_elements: int) -> InferR
     Raises:
         RequestError: names the place, the value given, and what was expected
     """
-    _check_parameters(call.parameters, "the request")
+    timeout_s = _timeout_in(_check_parameters(call.parameters, "the request"))
     raw = call.raw_input_contents
     if raw and len(raw) != len(call.inputs):
         count = len(call.inputs)
@@ -111,7 +116,7 @@ def parse_infer(call: Any, described: Description, most_elements: int) -> InferR
             feeds[tensor.name] = _tensor(tensor, known[tensor.name], raw[place] if raw else None, most_elements)
         except TensorError as error:
             raise RequestError(f"input {value_text(tensor.name)}: {error}") from None
-    return InferRequest(call.id, feeds, _wanted_outputs(call.outputs, described.outputs), bool(raw))
+    return InferRequest(call.id, feeds, _wanted_outputs(call.outputs, described.outputs), bool(raw), timeout_s)
 
 
 def render_infer(
@@ -177,14 +182,24 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return 0, len(data)
 
 
-def _check_parameters(entries: Sequence[bytes], title: str) -> None:
-    """RequestError for parameters of extensions that must not be ignored."""
+def _check_parameters(entries: Sequence[bytes], title: str) -> dict[str, bytes]:
+    """The parameters by name, not parsed. RequestError for those of extensions that must not be ignored."""
     if len(entries) > MOST_PARTS:
         raise RequestError(f"{title} has {len(entries)} parameters; the limit is {MOST_PARTS}")
-    for entry in entries:
-        name = parse(messages.ParameterName, entry, f"a parameter of {title}").key
-        if name in REFUSED_PARAMETERS:
+    found = {parse(messages.ParameterName, entry, f"a parameter of {title}").key: entry for entry in entries}
+    for name in REFUSED_PARAMETERS:
+        if name in found:
             raise RequestError(f"{title} has the parameter {name!r}; this server does not serve that extension")
+    return found
+
+
+def _timeout_in(parameters: Mapping[str, bytes]) -> float | None:
+    """The parameter ``timeout``, in seconds."""
+    if "timeout" not in parameters:
+        return None
+    value = parse(messages.Parameter, parameters["timeout"], "the parameter timeout").value
+    kind = value.WhichOneof("parameter_choice")
+    return timeout_of(None if kind is None else getattr(value, kind))
 
 
 def _tensor(tensor: Any, meta: TensorMeta, raw: bytes | None, most_elements: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 from typing import Any
 
 from trnrt import __version__
@@ -101,12 +101,13 @@ async def stream_infer(call: Call) -> bytes:
         answer, size = messages.InferAnswer(), 0
         with call.next_request():
             try:
+                call.check_rate()
                 plain = await call.unpack(message)
-                async with asyncio.timeout(call.left_s()):
+                async with call.deadline.timeout:
                     answer, size = await _infer(call, plain)
             except TimeoutError:
                 call.calls.metrics.count_rejection("timeout")
-                failure = Problem(504, "the request took longer than the server's limit")
+                failure = call.deadline.problem()
             except Exception as error:
                 failure = call.problem_of(error)
         text = "" if failure is None else failure.text
@@ -163,12 +164,15 @@ async def _infer(call: Call, message: bytes) -> tuple[Any, int]:
     given = await run(size, parse, messages.InferCall, message)
     model = call.repository.find(given.model_name, given.model_version)
     check_ready(model)
+    settings = call.repository.settings.for_model(model.name)
+    call.deadline.change(settings.request_timeout)
     with model.arriving():
         model.admit()
-        most_elements = call.repository.settings.max_tensor_elements
+        most_elements = settings.max_tensor_elements
         request: InferRequest = await run(size, parse_infer, given, model.described, most_elements)
     del given, message
-    inference = await model.infer(request.feeds, request.outputs, timeout_s=call.left_s())
+    left_s = min(call.deadline.left_s(), request.timeout_s or math.inf)
+    inference = await model.infer(request.feeds, request.outputs, timeout_s=left_s)
     size = sum(array.nbytes for array in inference.outputs.values())
     return await run(size, _render, model, request, inference), size
 

@@ -54,6 +54,13 @@ class Admission:
         current_client.set(client)
         return client
 
+    def take_message(self, client: Client) -> None:
+        """Count a further message of a stream. Problem(401) if its key has been taken away, 429 above its rate."""
+        if (self._names.get(client.name) if self._names else EVERYBODY) is not client:
+            self._metrics.count_rejection("key")
+            raise _key_problem("the API key was taken away")
+        client.take_message(self._metrics)
+
     @contextmanager
     def enter(self, client: Client | None = None) -> Iterator[Body]:
         """Hold a place for a request and, when they are counted, for the bytes of its body.

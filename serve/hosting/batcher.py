@@ -50,7 +50,7 @@ class Batcher:
     ) -> None:
         self.name, self._runnable, self._thread, self._limits = name, runnable, thread, limits
         self._all_metrics, self._metrics, self._on_lost = metrics, metrics.model(name, version), on_lost
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._loops_thread = asyncio.get_running_loop(), threading.get_ident()
         self._queue = Queue(limits, runnable.mergeable)
         self._pace = Pace(runnable.bucket(limits.rows) if runnable.mergeable else 0)
         self._lock = threading.Lock()
@@ -252,7 +252,10 @@ class Batcher:
             return self._take(chosen, now, whole=True) if full else []
 
     def _compute(self, batch: list[Waiting], free_since: float) -> None:
-        """On the model's thread: compute a batch, then others that are full by then, and deliver the answers."""
+        """On the model's thread: compute a batch, then others that are full by then, and deliver the answers.
+
+        On the loop it is one batch: the loop must have its turns.
+        """
         lost: DeviceError | None = None
         while batch:
             try:
@@ -263,7 +266,8 @@ class Batcher:
             free_since = time.perf_counter()
             if batch[0].slicing is not None:
                 self._continue(batch[0], bool(answers))
-            batch = self._take_next(free_since) if lost is None else []
+            goes_on = lost is None and threading.get_ident() != self._loops_thread
+            batch = self._take_next(free_since) if goes_on else []
             post(self._loop, self._deliver, answers, bool(batch), lost)
 
     def _answers(self, batch: list[Waiting], free_since: float) -> tuple[_Answers, DeviceError | None]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trnrt.cache.places import golden_file
 from trnrt.errors import OptionError
 
 ONLY_VERSION = "1"
@@ -41,8 +42,13 @@ class Pinned:
         return key_of(self.name, self.version, self.is_versioned)
 
     def name_source(self, text: str) -> str:
-        """A message with the user's path in place of the copy's."""
-        return text.replace(str(self.file), str(self.source))
+        """A message with the user's paths in place of the copy's."""
+        users = {self.file: self.source, golden_file(self.file): golden_file(self.source)}
+        if self.folder is not None:  # last, as it is in the others
+            users[self.folder] = self.source.parent
+        for mine, theirs in users.items():
+            text = text.replace(str(mine), str(theirs))
+        return text
 
 
 @dataclass(frozen=True)

@@ -81,11 +81,15 @@ class Client:
         if self._most is not None and self.inside >= self._most:
             text = f"{self._owner} has {self.inside} requests here already, which is its limit"
             raise _refuse(metrics, text, FULL_RETRY_S)
+        self.take_message(metrics)
+        self.inside += 1
+
+    def take_message(self, metrics: Metrics) -> None:
+        """Count a further message of a stream, which is one request inside. Problem(429) above the key's rate."""
         if self._requests is not None:
             if wait := self._requests.wait_s():
                 raise self._too_many(metrics, "requests", self._requests, wait)
             self._requests.take()
-        self.inside += 1
 
     def take_rows(self, rows: int, metrics: Metrics) -> None:
         """Count a request's rows. Problem(429) if earlier ones used up the key's rows."""

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO
 
-from trnrt.cache.places import golden_file
+from trnrt.cache.places import check_writers, golden_file
 from trnrt.errors import ModelFileError
 from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
 
@@ -104,6 +104,7 @@ class _Reading:
 
     def _read_bundle(self) -> None:
         """Read every file of a bundle, in order; links inside it are followed."""
+        check_writers(self._path)  # before it is copied: nobody else can write to the copy
         self._room = MOST_OF_A_BUNDLE
         root = Path(os.path.realpath(self._path))
         found: list[str] = []

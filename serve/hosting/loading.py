@@ -10,12 +10,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from trnrt.cache.places import is_bundle
-from trnrt.errors import InputError
+from trnrt.errors import InputError, OptionError
 from trnrt.importer import ImportedModel, TensorInfo, import_model
 from trnrt.nki.machine.timing import Range
 from trnrt.planner.sizes import parse_shape
 from trnrt.report.top import labels_of, looked_up_labels
 from trnrt.running.buckets import cover
+from trnrt.running.bundles import Bundle
 from trnrt.running.lengths import Fitted, has_sequence, parse_pad
 from trnrt.running.rows import count_rows
 from trnrt.serve.hosting.batching import Inference
@@ -26,6 +27,7 @@ from trnrt.serve.hosting.proving import Prover
 from trnrt.serve.http.problems import problem_of
 from trnrt.serve.settings import ServeSettings
 from trnrt.session import InferenceSession
+from trnrt.text import quote
 from trnrt.validate.bundling import run_golden
 from trnrt.validate.golden import Golden, golden_feeds
 
@@ -39,6 +41,8 @@ class LoadedModel:
 
     golden: Golden
     """The smallest bucket's, for later checks that the model still computes the same."""
+    is_static: bool
+    """True if the number of independent rows is all that varies in the inputs: every batch is compiled by now."""
 
     def __init__(self, path: Path, settings: ServeSettings) -> None:
         self.path = path
@@ -53,7 +57,7 @@ class LoadedModel:
         self.slice_rows = 0
         try:
             self.described = self._describe(settings)
-            self._is_static = self._varies_in_rows_only()
+            self.is_static = self._varies_in_rows_only()
             self._compile()
         except BaseException:  # free the device's memory for the next attempt
             self.close()
@@ -85,7 +89,7 @@ class LoadedModel:
 
     def kind(self, feeds: Mapping[str, Array]) -> object:
         """A key for requests that fit into one batch: the sizes of a row, and the parameters' values."""
-        if self._is_static:
+        if self.is_static:
             return ()
         rows_count = self.described.mixing is not None
         return tuple(
@@ -203,17 +207,34 @@ def open_session(path: Path, settings: ServeSettings) -> InferenceSession:
 
 def _open_bundle(path: Path, settings: ServeSettings) -> InferenceSession:
     """The session of a bundle, whose options are its own. OptionError for a setting that contradicts it."""
-    given = settings.model_fields_set
-    return InferenceSession(
+    session = InferenceSession(
         path,
         target=settings.target,
-        dtype=settings.dtype if "dtype" in given else None,
+        dtype=settings.dtype if "dtype" in settings.model_fields_set else None,
         backend=settings.backend,
         fallback=None if settings.fallback == "none" else settings.fallback,
         lengths=settings.lengths or None,
         max_instructions=settings.max_instructions,
         device=device_options(settings),
     )
+    assert session.bundle is not None
+    _check_bundle(session.bundle, session.model, settings)
+    return session
+
+
+def _check_bundle(bundle: Bundle, model: ImportedModel, settings: ServeSettings) -> None:
+    """OptionError for those settings that contradict a bundle only if they concern its model."""
+    given = settings.model_fields_set
+    asked: dict[str, Any] = {"shapes": _shapes(model, settings), "pads": _pads(model, settings)}
+    if "narrow" in given:
+        asked["narrow"] = settings.narrow
+    if isinstance(model.batch, str):
+        asked["buckets"] = settings.buckets or None
+        if "max_batch" in given and not settings.buckets and settings.max_batch != bundle.buckets[-1]:
+            text = f"{quote(str(bundle.directory))} was compiled for {bundle.buckets[-1]} rows at most"
+            hint = "leave max_batch out, or compile the model again: trnrt compile MODEL -o DIR --buckets SIZES"
+            raise OptionError(f"{text}, not for max_batch = {settings.max_batch}", hint=hint)
+    bundle.check_arguments(asked)
 
 
 def _pads(model: ImportedModel, settings: ServeSettings) -> dict[str, float]:

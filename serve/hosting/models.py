@@ -65,11 +65,11 @@ class _Engine:
         if self.batcher.computing:
             self.thread.submit(self._release)
         else:
-            await self.thread.call(self.loaded.close)
+            await self.thread.call(self._release)
         self.thread.stop()
 
     def _release(self) -> None:
-        """On the thread, with nobody to tell of an error."""
+        """On the thread. An error is only logged: the model is gone either way, and the others must go on."""
         try:
             self.loaded.close()
         except Exception as error:

@@ -55,6 +55,7 @@ class Repository:
         """True if other workers still load their models: this one answers for all."""
         self.broadcast: Broadcast = self._change_alone
         self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._prepared: dict[str, ServedModel] = {}
         if catalog is None:
             store = store or Store.make()
@@ -180,8 +181,11 @@ class Repository:
     async def act_on_all(self, action: Action, name: str) -> None:
         """Load or unload a model, or one version of it, on all workers or on none.
 
-        Problem: 404 for an unknown name, 400 if it does not load.
+        It goes on if the caller is cancelled. Problem: 404 for an unknown name, 400 if it does not load.
         """
+        await self._finish(self._act_on_all(action, name))
+
+    async def _act_on_all(self, action: Action, name: str) -> None:
         if action == "unload":
             await self._change_all(plan_unload(self.catalog, name), name)
             return
@@ -192,7 +196,18 @@ class Repository:
 
     async def set_canary(self, name: str, canary: Canary) -> None:
         """Give a version a share of its model's requests, on all workers. Problem: 404 or 400 if that can't be."""
-        await self._change_all(plan_canary(self.catalog, name, canary), name)
+        await self._finish(self._change_all(plan_canary(self.catalog, name, canary), name))
+
+    async def _finish(self, change: Coroutine[Any, Any, None]) -> None:
+        """Make a change to its end, or not at all: a client that goes, or its deadline, must not leave it half made."""
+        await asyncio.shield(self._begin(change))
+
+    def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task that nobody need hold."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def act(self, phase: Phase, change: Change) -> str | None:
         """Do this worker's part of a change on all; return why preparing it failed."""
@@ -216,15 +231,19 @@ class Repository:
         """Let what was prepared serve, and unload what the change ends. Requests in the queues are answered."""
         prepared, self._prepared = self._prepared, {}
         closing = [await model.commit() for model in prepared.values()]
+        for model in prepared.values():
+            # They may have been read again since it was prepared; as after a reload, it serves meanwhile.
+            if model.change_settings(self.settings.for_model(model.name)):
+                self._begin(model.load())
         leaving = [(key, self.models[key]) for key in (*change.unload, *change.forget) if key in self.models]
         self.catalog = self.catalog.apply(change)
         self.models.update(prepared)
         for key in change.forget:
             self.models.pop(key, None)
         self._group()
-        for key, model in leaving:
+        for key, ending in leaving:
             # Requests that have chosen a version may still be arriving; those that name it come no more.
-            await model.unload(patient=key in change.forget)
+            await ending.unload(patient=key in change.forget)
         for close in closing:
             await close()
         _tidy()

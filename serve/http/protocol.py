@@ -143,7 +143,7 @@ def parse_infer(
     feeds = _feeds(request.get("inputs"), binary, length is not None, described, most_elements)
     all_binary = _flag(parameters, "binary_data_output", "the request")
     wanted, chosen = _wanted_outputs(request.get("outputs"), outputs, all_binary)
-    return InferRequest(_id(request.get("id")), feeds, wanted, chosen, policy, _timeout_s(parameters))
+    return InferRequest(_id(request.get("id")), feeds, wanted, chosen, policy, timeout_of(parameters.get("timeout")))
 
 
 def by_name(metas: Sequence[TensorMeta]) -> dict[str, TensorMeta]:
@@ -180,9 +180,9 @@ def _flag(parameters: dict[str, Any], name: str, title: str, default: bool = Fal
     return given
 
 
-def _timeout_s(parameters: dict[str, Any]) -> float | None:
-    """The parameter ``timeout``, which Triton and its clients give in microseconds; 0 is the server's own."""
-    given = parameters.get("timeout")
+def timeout_of(given: object) -> float | None:
+    """The seconds of the parameter ``timeout``, which Triton and its clients give in microseconds; None for 0, which is
+    the server's own."""
     if given is None:
         return None
     if type(given) is not int or given < 0:

@@ -14,12 +14,14 @@ import pytest
 from engines import run
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_serving import Caller, InferRequest, raw_request, serving_grpc, typed_request
+from pydantic import SecretStr
 from serving import MadeUpRepository, computing, doubling, echo, lines_logged
 
 from trnrt.errors import DeviceError
 from trnrt.serve.grpc import calls, health, messages, methods
 from trnrt.serve.http import limits
 from trnrt.serve.http.problems import Problem
+from trnrt.serve.settings import ServeSettings
 
 Code = grpc.StatusCode
 FOUR = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -260,6 +262,70 @@ def test_a_deadline_is_the_batchers_limit() -> None:
     assert first is not None and second is not None and 11 < first <= 20 and 0 < second < 11
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_model_has_its_own_time_and_largest_tensor(streams: bool) -> None:
+    """Longer or shorter than the server's, as over HTTP."""
+    own = {"doubling": {"request_timeout": 1.0, "max_tensor_elements": 4}, "slow": {"request_timeout": 60.0}}
+    repository = MadeUpRepository(doubling(), doubling(2.5, name="slow"), request_timeout=2.0, model=own)
+
+    async def ask(caller: Caller, request: Any) -> str:
+        if not streams:
+            try:
+                return "" if (await caller.infer(request)).raw_output_contents else "no output"
+            except grpc.aio.AioRpcError as error:
+                return str(error.details())
+        stream = caller.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        await stream.write(request.SerializeToString())
+        answer = messages.StreamAnswer.FromString(await stream.read())
+        await stream.done_writing()
+        assert await stream.code() is Code.OK
+        return str(answer.error_message)
+
+    async def work() -> None:
+        async with serving_grpc(repository) as caller:
+            assert await ask(caller, raw_request("slow", FOUR)) == ""
+            assert "the limit" in await ask(caller, raw_request("doubling", np.zeros((2, 4), np.float32)))
+            repository.models["doubling"].go = asyncio.Event()
+            assert "longer than 1 s, the server's limit" in await ask(caller, raw_request("doubling", FOUR))
+
+    run(work())
+    assert repository.metrics.refused == ["timeout"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "seconds"),
+    [
+        ("int64_param", 250_000, 0.25),
+        ("uint64_param", 5, 5e-6),
+        ("int64_param", 0, None),
+        ("int64_param", 1 << 62, None),
+    ],
+)
+def test_the_parameter_timeout_is_the_clients_wait(field: str, value: int, seconds: float | None) -> None:
+    """tritonclient's ``timeout=``: the batcher drops the request then, as over HTTP."""
+    given: list[Any] = []
+
+    async def work() -> None:
+        model = doubling()
+        real = model.infer
+
+        async def infer(feeds: Any, outputs: Any = None, *, timeout_s: float | None = None) -> Any:
+            given.append(timeout_s)
+            return await real(feeds, outputs)
+
+        model.infer = infer  # type: ignore[method-assign]
+        async with serving_grpc(MadeUpRepository(model, request_timeout=20)) as caller:
+            request = raw_request("doubling", FOUR)
+            setattr(request.parameters["timeout"], field, value)
+            await caller.infer(request)
+            request.parameters["timeout"].string_param = "soon"
+            error = await caller.refusal("ModelInfer", request)
+            assert error.code() is Code.INVALID_ARGUMENT and "a number of microseconds" in error.details()
+
+    run(work())
+    assert given == [seconds] if seconds is not None else 10 < given[0] <= 20
+
+
 def test_in_a_shutdown_what_was_accepted_is_answered() -> None:
     repository = MadeUpRepository(doubling())
 
@@ -322,6 +388,30 @@ def test_a_stream_is_answered_message_by_message() -> None:
 
     run(work())
     assert [code for _, _, code in repository.metrics.requests] == [200, 404, 200]
+
+
+def test_each_message_of_a_stream_counts_for_its_key() -> None:
+    """A stream holds one place, and would otherwise pass any number of requests a second."""
+    keys = {"alice": {"sha256": sha256(b"a").hexdigest(), "requests_per_second": 0.01, "burst": 2, "concurrency": 1}}
+    repository = MadeUpRepository(doubling(), key=keys)
+
+    async def work() -> None:
+        async with serving_grpc(repository) as caller:
+            path, metadata = "/inference.GRPCInferenceService/ModelStreamInfer", [("x-api-key", "a")]
+            stream, texts = caller.channel.stream_stream(path)(metadata=metadata), list[str]()
+            for settings in (None, None, None, ServeSettings(api_keys=[SecretStr("b")])):
+                if settings is not None:
+                    repository.admission.change(settings)
+                await stream.write(raw_request("doubling", FOUR).SerializeToString())
+                texts.append(messages.StreamAnswer.FromString(await stream.read()).error_message)
+            assert texts[:2] == ["", ""] and "'alice' may send 0.01 requests a second" in texts[2]
+            assert "the API key was taken away" in texts[3]
+            await stream.done_writing()
+            assert await stream.code() is Code.OK
+
+    run(work())
+    assert repository.metrics.refused == ["key_limit", "key"]
+    assert [code for _, _, code in repository.metrics.requests] == [200, 200, 429, 401]
 
 
 def test_an_idle_stream_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import RELU, loaded, run, save
+from engines import RELU, VARYING, Doubling, loaded, run, save
 
 from trnrt.serve.hosting import inline
+from trnrt.serve.hosting.batcher import Batcher
 from trnrt.serve.hosting.inline import LoopOrThread, measure_batch
+from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.waiting import Limits
 
 QUICK_S = 0.002
 
@@ -77,27 +80,27 @@ def _spend(seconds: float) -> None:
 def test_devices_and_padded_lengths_are_not_measured() -> None:
     def fake(backend: str, lengths: object = None, buckets: tuple[int, ...] = (1, 2)) -> Any:
         session = SimpleNamespace(backend=backend, lengths=lengths)
-        return SimpleNamespace(session=session, described=SimpleNamespace(buckets=buckets))
+        return SimpleNamespace(session=session, described=SimpleNamespace(buckets=buckets), is_static=True)
 
     assert measure_batch(fake("neuron")) is None
     assert measure_batch(fake("simulator", lengths=object())) is None
     assert measure_batch(fake("simulator", buckets=())) is None
 
 
-@pytest.mark.parametrize("spent_s", [0.001, 0.004])
-def test_the_largest_batch_is_measured(spent_s: float) -> None:
+@pytest.mark.parametrize(("spent_s", "rows"), [(0.001, [1, 8]), (0.004, [1])])
+def test_the_largest_batch_is_measured_if_the_smallest_is_quick(spent_s: float, rows: list[int]) -> None:
     given: list[Any] = []
 
     def run(feeds: Any) -> None:
-        given.append(feeds)
+        given.append(dict(feeds))
         _spend(spent_s)
 
     session = SimpleNamespace(backend="simulator", lengths=None)
-    fake = SimpleNamespace(session=session, run=run, described=SimpleNamespace(buckets=(1, 8)))
+    fake = SimpleNamespace(session=session, run=run, described=SimpleNamespace(buckets=(1, 8)), is_static=True)
     fake.parameters, fake.golden = ("k",), SimpleNamespace(feeds={"x": np.zeros((1, 3)), "k": np.zeros(1)})
     measured = measure_batch(fake)
     assert measured is not None and measured >= spent_s
-    assert {(feeds["x"].shape, feeds["k"].shape) for feeds in given} == {((8, 3), (1,))}
+    assert {(feeds["x"].shape, feeds["k"].shape) for feeds in given} == {((count, 3), (1,)) for count in rows}
 
 
 @pytest.mark.parametrize("batching", [True, False])
@@ -125,5 +128,51 @@ def test_a_short_model_answers_on_the_loop(tmp_path: Path, monkeypatch: pytest.M
         assert whole.outputs["y"].tolist() == rows.clip(0).tolist()
         assert threads == {threading.main_thread().name, "compute relu"}
         await model.unload()
+
+    run(work())
+
+
+def test_shapes_that_are_not_compiled_yet_are_computed_on_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling one would stop the loop for seconds."""
+    monkeypatch.setattr(inline, "QUICK_S", 60.0)
+
+    async def work() -> None:
+        model = await loaded(save(tmp_path, "varying", VARYING), max_batch=2, shape=["x=1x4"])
+        assert model._engine is not None
+        threads, real = list[str](), model._engine.loaded.run
+
+        def note_thread(feeds: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return real(feeds)
+
+        model._engine.loaded.run = note_thread  # type: ignore[method-assign]
+        for size in (4, 7):
+            x = np.full((1, size), -1, np.float32)
+            assert (await model.infer({"x": x})).outputs["y"].tolist() == [[0] * size]
+        assert threads == ["compute varying"] * 2
+        await model.unload()
+
+    run(work())
+
+
+def test_the_loop_has_a_turn_between_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many wait: on its thread a model computes one full batch after the other."""
+    monkeypatch.setattr(inline, "SLOW_S", 60.0)
+
+    async def work() -> None:
+        model, turns = Doubling(mergeable=False), list[int]()
+        chosen = LoopOrThread("m", Thread(), 8, 0.0)
+        batcher = Batcher("doubling", model, chosen, Limits(8, 0.0, 100), Metrics())
+
+        async def look() -> None:
+            while len(model.runs) < 5:
+                turns.append(len(model.runs))
+                await asyncio.sleep(0)
+
+        asked = [batcher.infer({"x": np.ones((1, 4), np.float32)}, 1, (), 60.0) for _ in range(5)]
+        await asyncio.gather(look(), *asked)
+        assert set(turns) >= {1, 2, 3, 4}, "one batch at a time"
 
     run(work())

@@ -285,8 +285,21 @@ def test_a_cache_that_can_not_be_written_is_no_obstacle(tmp_path: Path, monkeypa
 
 
 def test_a_path_in_a_message_is_the_users(tmp_path: Path) -> None:
-    pinned = Pinned("m", "1", tmp_path / "m.onnx", tmp_path / "copy" / "m.onnx")
-    assert pinned.name_source(f"{pinned.file}: no") == f"{pinned.source}: no"
+    mine, users = tmp_path / "copy", tmp_path / "users"
+    pinned = Pinned("m", "1", users / "model.onnx", mine / "m.onnx", folder=mine)
+    for name, real in (("m.onnx", "model.onnx"), ("m.golden.npz", "model.golden.npz"), ("w/m.data", "w/m.data")):
+        assert pinned.name_source(f"{mine / name}: no") == f"{users / real}: no"
+
+
+def test_a_bundle_that_everybody_may_write_is_not_copied(tmp_path: Path) -> None:
+    """The copy is private, and the bundle's code is run: the server looks at the bundle itself."""
+    bundle, store = tmp_path / "bundle", Store.make()
+    bundle.mkdir()
+    (bundle / "bundle.json").write_text('{"model": "relu.onnx"}', encoding="utf-8")
+    source = Source("relu", "1", bundle)
+    assert store.pin(source).digest
+    (bundle / "bundle.json").chmod(0o666)
+    assert "every user may write to" in store.pin(source).problem
 
 
 # -- links and names -----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from engines import MIXING, RELU, numbers, run, save
 from serving import ServerProcess, client_of, error_of, events, fetch, server_process, until, workers
 
+from trnrt.serve.hosting.changes import plan_load
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.hosting.reloading import Reloader
@@ -109,6 +110,30 @@ def test_keys_and_hosts_that_come_and_go(tmp_path: Path, monkeypatch: pytest.Mon
             assert [await status("localhost"), await status("a.example", ALICE)] == [401, 200]
             await server.reload(f'{TOP}allowed_host = ["a.example"]\n')
             assert [await status("a.example"), await status("b.example")] == [200, 421]
+
+    run(work())
+
+
+@pytest.mark.parametrize("name", ["relu", "new"])
+def test_settings_that_change_while_a_model_is_loaded_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Between preparing and committing, which waits for the slowest worker, whether the model served before or not."""
+    server = Server(tmp_path, monkeypatch, TOP + f'model_dir = "{tmp_path}"\n', relu=RELU)
+
+    async def work() -> None:
+        repository = server.repository
+        await repository.start()
+        assert repository._store is not None
+        save(tmp_path, name, RELU)
+        change = plan_load(repository.settings, repository.catalog, repository._store, name, lambda _key: True)
+        assert await repository.prepare(change) is None
+        await server.reload(f'{TOP}model_dir = "{tmp_path}"\n[model.{name}]\nmax_batch = 4\nmax_queue = 7\n')
+        await repository.commit(change)
+        await asyncio.gather(*repository._tasks)
+        model = server.model(name)
+        assert model._engine is not None and model._engine.batcher._limits.queue == 7
+        assert model.described.buckets == (1, 2, 4) and model.state == "ready"
 
     run(work())
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -104,6 +105,17 @@ def test_the_paths(version: str) -> None:
     assert [each["name"] for each in everything] == ["doubling", "stats"]
     for path in ("nobody/config", "nobody/stats", "doubling/versions/2/config", "doubling/versions/2/stats"):
         error_of(ask(app, "GET", f"/v2/models/{path}"), 404)
+
+
+def test_a_models_own_settings_are_in_its_configuration() -> None:
+    model = doubling()
+    model.described = replace(model.described, buckets=(1, 2))
+    own = {"doubling": {"max_queue": 3, "max_delay_ms": 4, "request_timeout": 5}}
+    config = ask(app_of(MadeUpRepository(model, model=own)), "GET", "/v2/models/doubling/config").json()
+    batching = config["dynamic_batching"]
+    queue = batching["default_queue_policy"]
+    assert (batching["max_queue_delay_microseconds"], queue["max_queue_size"]) == (4000, 3)
+    assert queue["default_timeout_microseconds"] == 5_000_000
 
 
 def test_they_need_a_key_as_all_that_tells_of_models() -> None:

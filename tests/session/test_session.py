@@ -350,3 +350,28 @@ def test_routes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         feeds = session.random_inputs(rows)
         np.testing.assert_array_equal(session.run(None, feeds)[0], session.run(None, feeds)[0])
     assert len(session._routes._known) == 2
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "g (float[n,4] x) => (float[n,4] y) { y = Identity(x) }",
+        "g (float[n,4] x) => (float[n,2,2] y) <int64[3] s = {0,2,2}> { y = Reshape(x, s) }",
+        "g (float[n,4] x) => (float[n,4] y, float[2] c) <float[2] w = {1,2}> { y = Relu(x) c = Identity(w) }",
+        "g (float[n,4] x) => (float[n,4] y, int64[2] s) { y = Relu(x) s = Shape(x) }",
+        "g (float[n,4] x) => (float[n,4] y, float[n,4] z) { y = Relu(x) z = Identity(y) }",
+    ],
+    ids=["input", "view", "constant", "shape", "twice"],
+)
+@pytest.mark.parametrize("rows", [2, 3])
+def test_an_output_is_the_callers_alone(graph: str, rows: int) -> None:
+    """Writing to it changes no input, no other output, and no later answer."""
+    session = trnrt.InferenceSession(parsed(graph), buckets=(2, 4))
+    x = np.arange(4 * rows, dtype=np.float32).reshape(rows, 4) - 3
+    given, expected = x.copy(), reference(parsed(graph), {"x": x})
+    for _ in range(3):
+        outputs = session.run(None, {"x": x})
+        for place, output in enumerate(outputs):
+            np.testing.assert_array_equal(output, expected[place])
+            output[...] = 99
+    np.testing.assert_array_equal(x, given)

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import json
 import os
-import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.cache.code import PLANS, code_version
 from trnrt.cache.entries import NEW_MODEL, Entries, Times
-from trnrt.cache.places import MANIFEST, is_bundle, model_place
+from trnrt.cache.places import MANIFEST, check_writers, is_bundle, model_place, paths_in
 from trnrt.cache.plans import PlanCache, read_partition
 from trnrt.errors import ModelFileError, OptionError
 from trnrt.nki.machine.targets import file_of, get_target
@@ -74,7 +73,7 @@ class Bundle:
     @property
     def programs(self) -> Path | None:
         """The directory of AWS's compiler's programs, if there are any in it."""
-        return self.directory if any(path.suffix in (".neff", ".pt") for path in _paths(self.directory)) else None
+        return self.directory if any(path.suffix in (".neff", ".pt") for path in paths_in(self.directory)) else None
 
     def answers(self, rows: int, length: int) -> Path:
         """The file of onnxruntime's answers to a bucket's golden input."""
@@ -165,7 +164,7 @@ def read_bundle(path: str | os.PathLike[str] | bytes) -> Bundle | None:
     if isinstance(path, bytes) or not is_bundle(path):
         return None
     directory = Path(path)
-    _check_writers(directory)
+    check_writers(directory)
     try:
         document = json.loads((directory / MANIFEST).read_bytes())
         if document["schema_version"] != SCHEMA_VERSION:
@@ -189,24 +188,6 @@ def read_bundle(path: str | os.PathLike[str] | bytes) -> Bundle | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         text = f"{type(error).__name__}: {error}"
         raise ModelFileError(f"{quote(str(directory / MANIFEST))} is damaged: {text}", hint=_AGAIN) from None
-
-
-def _check_writers(directory: Path) -> None:
-    """ModelFileError if every user may write to a file of it, unless it lies on a read-only volume."""
-    if os.statvfs(directory).f_flag & os.ST_RDONLY:
-        return
-    for path in _paths(directory):
-        if path.stat().st_mode & stat.S_IWOTH and not path.is_symlink():
-            raise ModelFileError(
-                f"every user may write to {quote(str(path))}, and trnrt would run what they write",
-                hint=f"chmod -R o-w {directory}",
-            )
-
-
-def _paths(directory: Path) -> Iterator[Path]:
-    yield directory
-    for folder, folders, files in os.walk(directory):
-        yield from (Path(folder, name) for name in (*folders, *files))
 
 
 def _options_document(options: PlanOptions) -> dict[str, Any]:

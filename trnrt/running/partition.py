@@ -65,7 +65,26 @@ class LoadedPlan:
             known[tensor.name] = array
         for node in plan.host:
             known[node.output] = node.compute(*(known[name] for name in node.inputs))
-        return {o.name: as_output(known[o.source], o) for o in plan.outputs}
+        made = {o.name: as_output(known[o.source], o) for o in plan.outputs}
+        for name in self._lent:
+            made[name] = own_copy(made[name])
+        return made
+
+    @cached_property
+    def _lent(self) -> list[str]:
+        """The outputs that may share memory with an input, a constant, or another output."""
+        results, lent = {tensor.name for tensor in self.plan.results}, list[str]()
+        for output in self.plan.outputs:
+            if output.source in results:
+                results.remove(output.source)
+            else:
+                lent.append(output.name)
+        return lent
+
+
+def own_copy(value: Any) -> Any:
+    """An array that its caller may write to; a list stays unchanged."""
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -125,13 +144,21 @@ class LoadedPartition:
         values: dict[str, Any] = {**arrays, **self.partition.constants}
         if len(self.parts) == 1:
             values |= self.parts[0][1].run(values)
-            return {name: values[name] for name in self.partition.outputs}
+            return self._outputs(values, arrays)
         kept = set(self.partition.outputs)
         for k, (part, loaded) in enumerate(self.parts):
             values |= loaded.run({name: values[name] for name in part.inputs})
             for name in [name for name in values if self._last_reader.get(name, -1) <= k and name not in kept]:
                 del values[name]
-        return {name: values[name] for name in self.partition.outputs}
+        return self._outputs(values, arrays)
+
+    def _outputs(self, values: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """The model's outputs; inputs and constants among them are copied, as the caller may write to an output."""
+        lent = self.partition.constants
+        return {
+            name: own_copy(values[name]) if name in arrays or name in lent else values[name]
+            for name in self.partition.outputs
+        }
 
     def close(self) -> None:
         """Unload the parts on the device."""
