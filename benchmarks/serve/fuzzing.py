@@ -47,6 +47,9 @@ CAUSES = re.compile(
 """What an answer of 503 or 504 may say."""
 NAN = "NaN or infinity"
 """The one cause of a 500, which is not the server's fault: JSON can't hold an output. It is counted apart."""
+CUT_SHORT = "Internal error from Core"
+"""grpc's client, not the server, ends a stream so if the server refused it before the client had written its message.
+What the server said of it is in its log, which is checked, too."""
 ANSWER_S, SILENCE_S = 60.0, 0.3
 """How long an answer may take; and after how long nothing more is expected for bytes that are no HTTP."""
 GROWTH_MIB = 96.0
@@ -223,7 +226,7 @@ def check_end(call: Call, ended: Ended, found: Found) -> None:
     code, about = ended.code.name, (ended, call)
     if code == "CANCELLED" and call.cancel:
         return
-    if code == "DEADLINE_EXCEEDED" and call.timeout < 1:
+    if (code == "DEADLINE_EXCEEDED" and call.timeout < 1) or ended.text == CUT_SHORT:
         return
     if not ended.identity:
         found.fault("no request id", *about)
@@ -289,6 +292,18 @@ def fuzzed_server(folder: Path) -> Iterator[Server]:
         yield server
 
 
+def check_log(log: str, found: Found) -> None:
+    """Check what the server says of itself: nothing went wrong, and every request ended for a known cause."""
+    for word in ("Traceback", '"unhandled"', "Segmentation", '"level": "critical"'):
+        if word in log:
+            at = log.index(word)
+            found.fault(f"the log has {word}", log[max(0, at - 200) : at + 3000])
+    for line in log.splitlines():
+        if line.startswith("{") and '"event": "request"' in line:
+            told = json.loads(line)
+            _check_cause(told["status"], told.get("error", ""), (line,), found)
+
+
 def fuzz(folder: Path, count: int, seed: int) -> Found:
     """Start a server, send it ``count`` requests, and return what came."""
     found = Found()
@@ -298,11 +313,7 @@ def fuzz(folder: Path, count: int, seed: int) -> Found:
         asyncio.run(send_all(server, address[1], count, seed, found))
         if server.get("/v2/health/live")[0] != 200:
             found.fault("the server is not alive")
-        log = server.log.read_text(encoding="utf-8", errors="replace")
-        for word in ("Traceback", '"unhandled"', "Segmentation", '"level": "critical"'):
-            if word in log:
-                at = log.index(word)
-                found.fault(f"the log has {word}", log[max(0, at - 200) : at + 3000])
+        check_log(server.log.read_text(encoding="utf-8", errors="replace"), found)
         if server.stop() != 0:
             found.fault("the server did not end with 0")
     if found.growth_mib > GROWTH_MIB:

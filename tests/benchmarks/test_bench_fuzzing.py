@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from benchmarks.serve.fuzzing import Found, check_answer, check_end, fuzz
+from benchmarks.serve.fuzzing import Found, check_answer, check_end, check_log, fuzz
 from benchmarks.serve.fuzzing_calls import Call, Ended, is_right, right_call, wrong_call
 from benchmarks.serve.mutating import Sent, right_request, wrong_request
 from benchmarks.serve.wire import Answer
@@ -73,6 +73,23 @@ def test_how_a_call_must_not_end(ended: Ended, told: str) -> None:
     found = Found()
     check_end(CALL, ended, found)
     assert any(fault.startswith(told) for fault in found.faults), found.faults
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"event": "request", "status": 500, "error": "the server failed"}', "500 for no known cause"),
+        ('{"event": "request", "status": 503, "error": "sorry"}', "503 for no known cause"),
+        ('{"event": "unhandled", "level": "error"}', "the log has"),
+        ("Traceback (most recent call last):", "the log has"),
+        ('{"event": "request", "status": 503, "error": "model \'a\' is not ready, but loading"}', ""),
+        ('{"event": "request", "status": 499}', ""),
+    ],
+)
+def test_the_servers_log_is_checked(line: str, told: str) -> None:
+    found = Found()
+    check_log(f"listening\n{line}\n", found)
+    assert [fault.startswith(told) for fault in found.faults] == [True] * bool(told), found.faults
 
 
 def test_a_calls_numbers_are_checked() -> None:
