@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -31,23 +32,33 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 
 INFER = "/v2/models/one/infer"
 GRPC_INFER = "/inference.GRPCInferenceService/ModelInfer"
-LARGE_ROWS = 4000
+LARGE = 100_000
+"""Bytes of JSON that the event loop does not read."""
 SOON_S = 15.0
 """A machine that is busy with other tests takes its time; on a quiet one a request of a dead process fails in 0.1 s."""
+HEADERS = {"Content-Type": "application/json"}
 CUT = (ConnectionError, http.client.HTTPException)
 
 
-class Load:
-    """Threads that send requests of ``rows`` random rows, each on its own connection, until ``stop``.
+def infer_body(numbers: list[int], size: int) -> bytes:
+    """A request with one row, at least ``size`` bytes of JSON: spaces are JSON, too."""
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": numbers}
+    return json.dumps({"inputs": [tensor]}).encode().ljust(size)
 
+
+class Load:
+    """Threads that send random rows, in JSON of at least ``size`` bytes, each on its own connection, until ``stop``.
+
+    Version 1 of the model is Relu, and 2, if there is one, Neg. ``versions``: how many answers each gave.
     ``counts``: how they ended: "right", "wrong", "cut" for a connection that was closed, "refused" for a port that is
     closed, or the status and the text of an error. ``slowest``: seconds that one of those that failed took.
     """
 
-    def __init__(self, port: int, threads: int, rows: int = 1) -> None:
+    def __init__(self, port: int, threads: int, size: int = 0) -> None:
         self.counts: Counter[str] = Counter()
+        self.versions: Counter[str] = Counter()
         self.slowest = 0.0
-        self._port, self._rows = port, rows
+        self._port, self._size = port, size
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._threads = [threading.Thread(target=self._work, args=(number,)) for number in range(threads)]
         for thread in self._threads:
@@ -66,12 +77,12 @@ class Load:
         return self.counts
 
     def _work(self, number: int) -> None:
-        generator = np.random.default_rng(number)
+        generator, asked = np.random.default_rng(number), 0
         while not self._stopping.is_set():
             connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE_S)
             with suppress(*CUT):
-                while not self._stopping.is_set():
-                    numbers = generator.integers(-9, 9, 4 * self._rows)
+                while not self._stopping.is_set() and (asked := asked + 1) % 50:  # then a connection to any worker
+                    numbers = generator.integers(-9, 9, 4)
                     began = time.monotonic()
                     try:
                         told = self._ask(connection, numbers)
@@ -89,13 +100,15 @@ class Load:
             connection.close()
 
     def _ask(self, connection: http.client.HTTPConnection, numbers: np.ndarray) -> str:
-        tensor = {"name": "x", "shape": [self._rows, 4], "datatype": "FP32", "data": numbers.tolist()}
-        connection.request("POST", INFER, json.dumps({"inputs": [tensor]}), {"Content-Type": "application/json"})
+        connection.request("POST", INFER, infer_body(numbers.tolist(), self._size), HEADERS)
         answer = connection.getresponse()
         body = json.loads(answer.read())
         if answer.status != 200:
             return f"{answer.status} {body['error']}"
-        return "right" if body["outputs"][0]["data"] == np.maximum(numbers, 0).tolist() else "wrong"
+        with self._lock:
+            self.versions[body["model_version"]] += 1
+        meant = np.maximum(numbers, 0) if body["model_version"] == "1" else -numbers
+        return "right" if body["outputs"][0]["data"] == meant.tolist() else "wrong"
 
 
 class Calls:
@@ -121,17 +134,20 @@ class Calls:
 @contextmanager
 def served(tmp_path: Path, *flags: str) -> Iterator[ServerProcess]:
     """A server of one small model."""
-    with server_process(
-        tmp_path, str(save(tmp_path, "one", RELU)), "--max-rows=8192", "--max-batch=1", *flags
-    ) as server:
+    with server_process(tmp_path, str(save(tmp_path, "one", RELU)), "--max-batch=1", *flags) as server:
         yield server
 
 
 def read_large(server: ServerProcess) -> int:
     """Let a worker read large JSON; the process that does."""
-    body = {"inputs": [{"name": "x", "shape": [LARGE_ROWS, 4], "datatype": "FP32", "data": [0.5] * 4 * LARGE_ROWS}]}
-    assert fetch("POST", f"{server.url}{INFER}", json=body).status_code == 200
+    body = infer_body([1, 2, 3, 4], LARGE)
+    assert fetch("POST", f"{server.url}{INFER}", content=body, headers=HEADERS).status_code == 200
     return int(events(server, "reader_started")[-1]["pid"])
+
+
+def is_replaced(server: ServerProcess, reader: int) -> bool:
+    """True if another process reads large JSON now."""
+    return bool(events(server, "reader_started")[-1]["pid"] != reader)
 
 
 def is_free(port: int) -> bool:
@@ -153,15 +169,21 @@ def all_gone(processes: list[int]) -> bool:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_without_its_first_process_a_server_ends(tmp_path: Path, count: int) -> None:
-    """The only worker, or the supervisor of two: whatever they started ends, and both ports are free."""
+    """The only worker, or the supervisor of two: whatever they started ends, and both ports are free. Before that, of
+    two workers' server, whatever Python runs beside them: that costs nothing."""
     with served(tmp_path, "--workers", str(count), "--grpc-port=0") as server:
         port, grpc_port = server.port, int(server.grpc_address.rpartition(":")[2])
         if count == 2:
             until(lambda: ready_workers(server, "one") == 2)
-        read_large(server)
+        reader = read_large(server)
         load, calls = Load(port, 4), Calls(server.grpc_address)
         load.right(50)
         until(lambda: calls.answered > 5)
+        others = set(children(server.process.pid)) - set(workers(server).values()) - {reader}
+        for pid in others:
+            os.kill(pid, signal.SIGKILL)
+        load.right(100)
+        assert set(load.counts) == {"right"} and len(others) == count - 1
         started = children(server.process.pid)
         assert len(started) >= count
         moment = time.monotonic()
@@ -182,14 +204,14 @@ def test_without_its_first_process_a_server_ends(tmp_path: Path, count: int) -> 
 def test_without_the_process_that_reads_large_json_small_requests_go_on(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         read_large(server)
-        small, large = Load(server.port, 2), Load(server.port, 2, LARGE_ROWS)
+        small, large = Load(server.port, 2), Load(server.port, 2, LARGE)
         for _ in range(4):
             large.right(1)
             reader = int(events(server, "reader_started")[-1]["pid"])
             small.right(5)
             with suppress(ProcessLookupError):
                 os.kill(reader, signal.SIGKILL)
-            until(lambda killed=reader: events(server, "reader_started")[-1]["pid"] != killed)
+            until(partial(is_replaced, server, reader))
             small.right(5)
         large.right(2)
         small_counts, large_counts = small.stop(), large.stop()
@@ -201,17 +223,28 @@ def test_without_the_process_that_reads_large_json_small_requests_go_on(tmp_path
     assert large.slowest < SOON_S
 
 
-def test_no_other_child_matters(tmp_path: Path) -> None:
-    """Whatever Python starts beside the workers."""
-    with served(tmp_path, "--workers=2") as server:
+def test_a_canary_outlives_a_worker(tmp_path: Path) -> None:
+    """Both versions answer with their own numbers while a worker is replaced, and after it; and back in one call."""
+    for number, graph in (("1", RELU), ("2", RELU.replace("Relu", "Neg"))):
+        (tmp_path / "models" / "one" / number).mkdir(parents=True)
+        save(tmp_path / "models" / "one" / number, "model", graph)
+    flags = ("--model-dir", str(tmp_path / "models"), "--workers=2", "--admin", "--max-batch=1", "--canary=2=50%")
+    with server_process(tmp_path, *flags) as server:
         until(lambda: ready_workers(server, "one") == 2)
         load = Load(server.port, 3)
-        load.right(20)
-        before = workers(server)
-        others = set(children(server.process.pid)) - set(before.values())
-        for pid in others:
-            os.kill(pid, signal.SIGKILL)
-        load.right(100)
-        assert workers(server) == before
-        assert set(load.stop()) == {"right"}
+        load.right(60)
+        os.kill(workers(server)[0], signal.SIGKILL)
+        load.right(60)
+        until(lambda: len(events(server, "models_loaded")) == 3)
+        before = Counter(load.versions)
+        load.right(200)
+        assert all(load.versions[version] - before[version] > 50 for version in ("1", "2")), load.versions
+        back = {"version": "2", "share": 0}
+        assert fetch("POST", f"{server.url}/v2/repository/models/one/canary", json=back).status_code == 200
+        load.right(10)  # those that were under way
+        before = Counter(load.versions)
+        load.right(60)
+        counts = load.stop()
+        assert load.versions["2"] == before["2"]
         assert server.stop() == 0
+    assert set(counts) <= {"right", "cut"} and counts["cut"] <= 3, counts
