@@ -32,6 +32,7 @@ from trnrt.serve.http.problems import INTERNAL, Problem, problem_of
 from trnrt.serve.http.protocol import RequestError
 from trnrt.serve.http.tensors import TensorError, value_text
 from trnrt.serve.processes.logs import log, request_id
+from trnrt.serve.processes.traces import NO_TRACE, begin_trace, current_trace, recorders
 
 LARGE = 1 << 18
 """Messages over this size, bytes, are parsed and written on a thread of their own, one at a time."""
@@ -41,6 +42,8 @@ HEADROOM = 2
 """Messages over this many times the limit end in grpc, which does not say why; smaller ones are refused here."""
 SLOW_PLACES = LARGEST_BODIES // HEADROOM
 """Messages that may be slow at once: grpc holds what has arrived of them, and does not say how much that is."""
+HEALTH_PATH = "/grpc.health.v1.Health/"
+"""Machines ask it every few seconds: spans of that would bury the others."""
 _EOF_S = 5.0
 """How long grpc may take to cancel a call that it has ended."""
 
@@ -133,6 +136,7 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _finish(self, call: Call, method: Method) -> None:
         """The call's task is done: its answer is sent, or its client has gone."""
         call.release()
+        call.end_trace()
         if not (method.streams and call.status == 200):  # a stream records each of its messages
             call.record()
         self.pending -= 1
@@ -156,6 +160,7 @@ class Call:
         request_id.set(self.id)
         current_client.set(EVERYBODY)
         self._client = EVERYBODY
+        self._begin_trace()
         task = asyncio.current_task()
         assert task is not None
         self.task: asyncio.Task[Any] = task
@@ -163,9 +168,22 @@ class Call:
         self.deadline = Deadline(None, None)
         self._messages = 0
 
+    def _begin_trace(self) -> None:
+        """Give the call its place in the caller's trace, or in one of its own if spans are recorded."""
+        parent, state = self._headers.get("traceparent"), self._headers.get("tracestate")
+        current_trace.set(NO_TRACE)
+        if isinstance(parent, str) or (recorders and not self.path.startswith(HEALTH_PATH)):
+            begin_trace(parent if isinstance(parent, str) else None, state if isinstance(state, str) else None)
+        self.trace = current_trace.get()
+
+    def _trailing(self) -> list[tuple[str, str]]:
+        """The metadata behind every answer."""
+        ids = [(name.decode("ascii"), value.decode("ascii")) for name, value in self.trace.headers]
+        return [("x-request-id", self.id), *ids]
+
     async def answer(self, method: Method) -> bytes:
         """The method's answer. Ends the call with a status if that fails."""
-        self._context.set_trailing_metadata((("x-request-id", self.id),))
+        self._context.set_trailing_metadata(tuple(self._trailing()))
         try:
             with self._limit_time(method) as limit:
                 async with limit:
@@ -175,7 +193,7 @@ class Call:
         self.status, self.error = problem.status, problem.text
         if problem.reason:
             self.calls.metrics.count_rejection(problem.reason)
-        trailing = [("x-request-id", self.id)]
+        trailing = self._trailing()
         if retry := problem.headers.get("Retry-After"):
             trailing += [("retry-after", retry), ("grpc-retry-pushback-ms", str(int(retry) * 1000))]
         await self._context.abort(code_of(problem.status), problem.text, tuple(trailing))
@@ -268,11 +286,23 @@ class Call:
         status, error = (self.status, self.error) if status is None else (status, error)
         seconds = time.perf_counter() - self._began
         self.calls.metrics.request(self.path, "GRPC", status, seconds)
-        fields = {"error": error} if error else {}
+        fields: dict[str, str] = {**self.trace.fields, **({"error": error} if error else {})}
         if name := self._client.name:
             self.calls.metrics.count_key(name, status)
             fields["key"] = name
         log("info", "request", method="GRPC", path=self.path, status=status, ms=round(seconds * 1e3, 3), **fields)
+
+    def end_trace(self) -> None:
+        """End the call's span, by OpenTelemetry's conventions for RPC servers."""
+        service, _, method = self.path.strip("/").rpartition("/")
+        number: int = code_of(self.status).value[0] if self.status != 200 else 0
+        attributes: dict[str, str | int] = {
+            "rpc.system": "grpc",
+            "rpc.service": service,
+            "rpc.method": method,
+            "rpc.grpc.status_code": number,
+        }
+        self.trace.end(self.path.strip("/"), attributes, self.error if self.status >= 500 else "")
 
     @contextmanager
     def _limit_time(self, method: Method) -> Iterator[asyncio.Timeout]:

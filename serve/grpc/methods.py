@@ -16,7 +16,7 @@ from trnrt.serve.hosting.configuration import PLATFORM
 from trnrt.serve.hosting.served import Model, check_ready
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import describe
-from trnrt.serve.http.routes_protocol import timing
+from trnrt.serve.http.routes_protocol import timing, trace_inference
 from trnrt.serve.http.tensors import value_text
 from trnrt.serve.settings import is_loopback
 
@@ -172,7 +172,9 @@ async def _infer(call: Call, message: bytes) -> tuple[Any, int]:
         request: InferRequest = await run(size, parse_infer, given, model.described, most_elements)
     del given, message
     left_s = min(call.deadline.left_s(), request.timeout_s or math.inf)
+    call.trace.lap("parse")
     inference = await model.infer(request.feeds, request.outputs, timeout_s=left_s)
+    trace_inference(call.trace, model, inference)
     size = sum(array.nbytes for array in inference.outputs.values())
     return await run(size, _render, model, request, inference), size
 

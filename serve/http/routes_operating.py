@@ -15,6 +15,7 @@ from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.statistics import read_metrics
 from trnrt.serve.http import operating, schemas
 from trnrt.serve.http.answers import JSONAnswer
+from trnrt.serve.http.bodies import INLINE, read_body
 from trnrt.serve.http.limits import METRICS
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import RequestError
@@ -82,9 +83,17 @@ async def _act_on_all(request: Request, action: Action, check: Callable[[bytes],
 
 
 async def _read(request: Request, parse: Callable[[bytes], Parsed]) -> Parsed:
-    """The request's body, read by ``parse``. Problem(400) for a wrong one."""
+    """The request's body, read by ``parse``. Problem: 400 for a wrong one, 413 for one that is larger than the event
+    loop parses: no right one is."""
+
+    def refuse(size: int) -> None:
+        repository_of(request).metrics.count_rejection("body")
+        raise Problem(413, f"the body has {size} bytes; the limit for the operator's requests is {INLINE} bytes")
+
+    body = await read_body(request, refuse)
+    assert isinstance(body, bytes)
     try:
-        return parse(await request.body())
+        return parse(body)
     except RequestError as error:
         raise Problem(400, str(error)) from None
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Protocol
@@ -80,8 +79,8 @@ class Recorder(Protocol):
         ...
 
 
-_NO_TRACE = Trace()
-current_trace: ContextVar[Trace] = ContextVar("current_trace", default=_NO_TRACE)
+NO_TRACE = Trace()
+current_trace: ContextVar[Trace] = ContextVar("current_trace", default=NO_TRACE)
 """The trace of the request that is being answered."""
 recorders: list[Recorder] = []
 """What records spans: nothing, or ``spans.Spans``."""
@@ -94,26 +93,3 @@ def begin_trace(traceparent: str | None, tracestate: str | None) -> Token[Trace]
         return current_trace.set(recorders[0].begin(parent, tracestate))
     trace_id = os.urandom(16).hex() if parent is None else parent.trace_id
     return current_trace.set(IdentifiedTrace(trace_id, os.urandom(8).hex()))
-
-
-@contextmanager
-def server_span(
-    name: str, traceparent: str | None, tracestate: str | None = None, **attributes: Value
-) -> Iterator[Trace]:
-    """The span of a request that does not come by HTTP, such as ``inference.GRPCInferenceService/ModelInfer``.
-
-    Nothing, if the request has no ``traceparent`` and no spans are recorded. An exception ends it as a failure.
-    """
-    if traceparent is None and not recorders:
-        yield current_trace.get()
-        return
-    token = begin_trace(traceparent, tracestate)
-    trace, error = current_trace.get(), ""
-    try:
-        yield trace
-    except BaseException as raised:
-        error = type(raised).__name__
-        raise
-    finally:
-        trace.end(name, attributes, error)
-        current_trace.reset(token)

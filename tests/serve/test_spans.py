@@ -16,13 +16,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from engines import run
 from serving import MODELS, MadeUpModel, MadeUpRepository, app_of, ask, digits, doubling, events, fetch, server_process
 
 from trnrt.errors import BackendError, OptionError
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.processes import spans as module
 from trnrt.serve.processes.spans import Spans, check_tracing, make_provider, start_tracing
-from trnrt.serve.processes.traces import recorders, server_span
+from trnrt.serve.processes.traces import begin_trace, current_trace, recorders
 from trnrt.serve.settings import ServeSettings, read_settings
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace.export")
@@ -158,18 +159,27 @@ def test_probes_have_no_spans_of_their_own(path: str) -> None:
         assert found() == {}
 
 
-def test_a_span_of_another_protocol() -> None:
+def test_a_call_over_grpc_is_a_span_with_its_parts() -> None:
+    pytest.importorskip("grpc")
+    from grpc_serving import raw_request, serving_grpc
+
+    async def work() -> None:
+        async with serving_grpc(MadeUpRepository(doubling())) as caller:
+            request = raw_request("doubling", np.ones((1, 4), np.float32))
+            await caller.infer(request, metadata=[("traceparent", f"00-{TRACE}-{SPAN}-01")])
+            error = await caller.refusal("ModelMetadata", metadata=[("traceparent", f"00-{TRACE}-{SPAN}-01")])
+            assert [value[3:35] for name, value in error.trailing_metadata() if name == "traceresponse"] == [TRACE]
+            await caller.call("/grpc.health.v1.Health/Check")
+
     with recording() as found:
-        with server_span(
-            "inference.GRPCInferenceService/ModelInfer", f"00-{TRACE}-{SPAN}-01", **{"rpc.system": "grpc"}
-        ):
-            pass
-        with pytest.raises(ValueError, match="why"), server_span("broken", None):
-            raise ValueError("why")
+        run(work())
         spans = found()
     named = spans["inference.GRPCInferenceService/ModelInfer"]
-    assert named.context.trace_id == int(TRACE, 16) and dict(named.attributes) == {"rpc.system": "grpc"}
-    assert spans["broken"].status.status_code.name == "ERROR"
+    assert named.context.trace_id == int(TRACE, 16) and named.parent.span_id == int(SPAN, 16)
+    assert named.attributes["rpc.system"] == "grpc" and named.attributes["rpc.grpc.status_code"] == 0
+    assert spans["compute"].parent.span_id == named.context.span_id
+    assert spans["inference.GRPCInferenceService/ModelMetadata"].attributes["rpc.grpc.status_code"] == 5
+    assert not [name for name in spans if "Health" in name]
 
 
 # -- collectors ----------------------------------------------------------------------------------------------------
@@ -239,8 +249,9 @@ def test_what_waits_for_a_collector_is_bounded() -> None:
         spans = start_tracing(ServeSettings(otlp_endpoint=url))
         assert spans is not None
         for _ in range(6000):
-            with server_span("one", None):
-                pass
+            token = begin_trace(None, None)
+            current_trace.get().end("one", {})
+            current_trace.reset(token)
         (processor,) = spans._provider._active_span_processor._span_processors
         assert len(processor._batch_processor._queue) <= 2048
         spans.close()

@@ -15,8 +15,8 @@ from serving import MadeUpModel, MadeUpRepository, app_of, ask, doubling, run
 
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.processes import logs
-from trnrt.serve.processes.logs import Log, log
-from trnrt.serve.processes.traces import begin_trace, current_trace, parse_traceparent, server_span
+from trnrt.serve.processes.logs import Log
+from trnrt.serve.processes.traces import begin_trace, current_trace, parse_traceparent
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GIVEN = f"00-{TRACE}-{SPAN}-01"
@@ -133,8 +133,10 @@ def test_the_errors_of_a_batch_have_each_requests_ids(stream: io.StringIO) -> No
         batcher = batcher_of(runnable)
 
         async def one(number: int) -> None:
-            with server_span("test", f"00-{number:032x}-{SPAN}-01"), pytest.raises(Problem):
+            token = begin_trace(f"00-{number:032x}-{SPAN}-01", None)
+            with pytest.raises(Problem):
                 await batcher.infer({"x": numbers(1, 4)}, 1, (), 60.0)
+            current_trace.reset(token)
 
         await one(1)
         await one(2)
@@ -143,17 +145,6 @@ def test_the_errors_of_a_batch_have_each_requests_ids(stream: io.StringIO) -> No
     failures = [line for line in lines(stream) if line["event"] == "inference_failed"]
     assert [line["trace_id"] for line in failures] == [f"{1:032x}", f"{2:032x}"]
     assert all(re.fullmatch("[0-9a-f]{16}", line["span_id"]) for line in failures)
-
-
-def test_a_span_of_another_protocol(stream: io.StringIO) -> None:
-    with server_span("inference.GRPCInferenceService/ModelInfer", GIVEN) as trace:
-        log("info", "inside")
-        trace.lap("parse")
-    with server_span("other", None):
-        log("info", "outside")
-    inside, outside = lines(stream)
-    assert inside["trace_id"] == TRACE and inside["span_id"] == trace.fields["span_id"]
-    assert "trace_id" not in outside
 
 
 def test_new_ids_are_new() -> None:
