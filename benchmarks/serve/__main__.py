@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from benchmarks.command import QuickFlag, command_line, fail_unless, show, warn_if_busy
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
+from trnrt.commands.verbs import option
 from trnrt.report.console import working
 
 if TYPE_CHECKING:
     from benchmarks.measuring import Row
 
 
-def measure_server(quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None) -> None:
+MlserverFlag = Annotated[
+    str | None,
+    option("--mlserver", metavar="PYTHON", help="Also compare with MLServer, of this interpreter's packages."),
+]
+
+
+def measure_server(
+    quick: QuickFlag = False, mlserver: MlserverFlag = None, as_json: JsonFlag = False, json_out: JsonOutFlag = None
+) -> None:
     """Measure the server under load, in a shutdown and after a worker dies; exit 1 if a bar is missed."""
     from benchmarks.rows import passed, rows_document, rows_table
     from benchmarks.serve.cases import CASES, measure, require
@@ -26,7 +35,7 @@ def measure_server(quick: QuickFlag = False, as_json: JsonFlag = False, json_out
     with tempfile.TemporaryDirectory() as folder:
         for name in CASES:
             with working(f"measuring {name}"):
-                rows += measure(name, Path(folder), quick=quick)
+                rows += measure(name, Path(folder), quick=quick, mlserver=mlserver)
     show(Reporting(as_json, json_out), rows_document("serve", rows, quick=quick), lambda: [rows_table(rows)])
     fail_unless(passed(rows))
 
