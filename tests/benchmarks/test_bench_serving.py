@@ -388,6 +388,19 @@ def test_the_verb_tells_rows_and_missed_bars(
     assert [bench.effort for bench in seen] == [cases.QUICK]
 
 
+def test_a_case_that_fails_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(bench: Bench) -> list[Row]:
+        raise RuntimeError("not every request was answered")
+
+    monkeypatch.setattr(cases, "CASES", {"one": failing, "two": lambda bench: ROWS[:1]})
+    monkeypatch.setattr(cases, "require", lambda: None)
+    result = CliRunner().invoke(app, ["--quick", "--json"])
+    assert result.exit_code == 1
+    first, second = json.loads(result.stdout)["rows"]
+    assert (first["case"], first["value"], first["note"]) == ("one", None, "not every request was answered")
+    assert (second["case"], second["passed"]) == ("a", True)
+
+
 def test_without_the_server_the_verb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "find_spec", lambda name: None)
     result = CliRunner().invoke(app)
