@@ -141,8 +141,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture(autouse=True)
-def _compute_on_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _compute_on_threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """Served models compute on their threads in in-process tests: many hold a run, and look at the event loop
     meanwhile. Servers in processes of their own choose as always, and ``test_inline`` tests both places."""
-    if request.path.parent.name == "serve":
-        monkeypatch.setattr("trnrt.serve.hosting.inline.QUICK_S", -1.0)
+    if request.path.parent.name != "serve":
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("trnrt.serve.hosting.inline.QUICK_S", -1.0)
+        yield

@@ -6,17 +6,17 @@ import asyncio
 from typing import Any
 
 from trnrt import __version__
-from trnrt.serve.grpc import health, messages
+from trnrt.serve.grpc import health, messages, triton
 from trnrt.serve.grpc.calls import Call, Method
 from trnrt.serve.grpc.inference import InferRequest, parse, parse_infer, render_infer
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.changes import Action
 from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.configuration import PLATFORM
-from trnrt.serve.hosting.served import Model
+from trnrt.serve.hosting.served import Model, check_ready
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import describe
-from trnrt.serve.http.routes_protocol import check_ready, timing
+from trnrt.serve.http.routes_protocol import timing
 from trnrt.serve.http.tensors import value_text
 from trnrt.serve.settings import is_loopback
 
@@ -41,6 +41,7 @@ def make_methods() -> dict[str, Method]:
         "RepositoryModelLoad": Method(repository_load, timed=False),
         "RepositoryModelUnload": Method(repository_unload, timed=False),
     }
+    own |= triton.make_methods()
     return {SERVICE + name: method for name, method in own.items()} | health.make_methods()
 
 
@@ -56,7 +57,9 @@ async def ready(call: Call) -> bytes:
 
 async def server_metadata(call: Call) -> bytes:
     """The server's name, version and extensions."""
-    extensions = ["model_repository"] if call.repository.settings.admin else []
+    extensions = ["model_configuration", "statistics"]
+    if call.repository.settings.admin:
+        extensions.append("model_repository")
     return _encode(messages.ServerAnswer(name="trnrt", version=__version__, extensions=extensions))
 
 

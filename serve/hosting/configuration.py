@@ -8,13 +8,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from trnrt.serve.hosting.description import Description, TensorMeta
-from trnrt.serve.hosting.served import Model
+from trnrt.serve.hosting.description import NOTHING_KNOWN, Description, TensorMeta
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.hosting.served import Model, check_ready
+from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import output_datatype
+from trnrt.serve.http.tensors import TensorError
 from trnrt.serve.settings import ServeSettings
 
 PLATFORM = "trnrt_onnx"
 BACKEND = "trnrt"
+
+
+def configuration_of(repository: Repository, name: str, version: str = "") -> dict[str, Any]:
+    """A model's configuration. Problem: 404 for an unknown one, 503 for one that was never loaded, 500 if the protocol
+    has no datatype for a tensor."""
+    model = repository.find_main(name, version)
+    if model.described == NOTHING_KNOWN:
+        check_ready(model)
+    try:
+        return model_config(model, repository.settings.for_model(model.name))
+    except TensorError as error:
+        raise Problem(500, str(error)) from None
 
 
 def model_config(model: Model, settings: ServeSettings) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.description import Description
+from trnrt.serve.http.problems import Problem
+from trnrt.serve.http.tensors import value_text
 
 Array = NDArray[Any]
 
@@ -41,3 +43,11 @@ class Model(Protocol):
     async def load(self) -> str | None: ...
     async def unload(self, *, patient: bool = False) -> None: ...
     async def wait_idle(self) -> None: ...
+
+
+def check_ready(model: Model) -> None:
+    """Problem(503) with the reason unless the model is ready."""
+    if model.state != "ready":
+        reason = f": {model.reason}" if model.reason else ""
+        text = f"model {value_text(model.name)} is not ready, but {model.state}{reason}"
+        raise Problem(503, text, retry_after=model.retry_after)

@@ -5,11 +5,17 @@ Triton's documentation: docs/protocol/extension_statistics.md of triton-inferenc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
+from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
+from trnrt.serve.settings import ServeSettings
+
+Found = TypeVar("Found")
 
 _NEEDED = (
     "trnrt_inference_seconds",
@@ -28,6 +34,29 @@ def statistics(metrics: Metrics, models: Sequence[Model]) -> dict[str, Any]:
     """
     found = _Samples(metrics)
     return {"model_stats": [_model_statistics(model, found) for model in models]}
+
+
+async def read_statistics(repository: Repository, name: str = "", version: str = "") -> dict[str, Any]:
+    """The statistics of a model's versions, or of one, or of all models, summed over all workers.
+
+    Problem(404) for an unknown model. A key for some models sees no others.
+    """
+    if name:
+        model = repository.find_main(name, version)
+        models = [model] if version or "@" in name else repository.versions(model.name) or [model]
+    else:
+        models = list(current_client.get().visible(repository.models).values())
+    return await read_metrics(repository.settings, lambda: statistics(repository.metrics, models))
+
+
+async def read_metrics(settings: ServeSettings, read: Callable[[], Found]) -> Found:
+    """What ``read`` finds in all workers' metrics.
+
+    Those of several workers come from files, those of replicas by request, so not on the event loop. A single worker's
+    take 2 ms; a thread would wait longer than that for a busy loop.
+    """
+    several = settings.workers > 1 or settings.engine == "ray"
+    return await asyncio.to_thread(read) if several else read()
 
 
 class _Samples:

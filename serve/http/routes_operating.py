@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,15 +12,13 @@ from starlette.responses import Response
 from trnrt.serve.hosting.changes import Action
 from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.hosting.statistics import read_metrics
 from trnrt.serve.http import operating, schemas
 from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.limits import METRICS
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import RequestError
 from trnrt.serve.http.routes import add_route, repository_of
-from trnrt.serve.settings import ServeSettings
-
-Found = TypeVar("Found")
 
 Parsed = TypeVar("Parsed")
 
@@ -46,16 +43,6 @@ async def metrics(request: Request) -> Response:
     repository = repository_of(request)
     body, content_type = await read_metrics(repository.settings, repository.metrics.render)
     return Response(body, headers={"Content-Type": content_type})
-
-
-async def read_metrics(settings: ServeSettings, read: Callable[[], Found]) -> Found:
-    """What ``read`` finds in all workers' metrics.
-
-    Those of several workers come from files, those of replicas by request, so not on the event loop. A single worker's
-    take 2 ms; a thread would wait longer than that for a busy loop.
-    """
-    several = settings.workers > 1 or settings.engine == "ray"
-    return await asyncio.to_thread(read) if several else read()
 
 
 async def repository_index(request: Request) -> Response:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from trnrt.errors import InputError
 from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.repository import Repository
-from trnrt.serve.hosting.served import Model
+from trnrt.serve.hosting.served import Model, check_ready
 from trnrt.serve.http import schemas
 from trnrt.serve.http.bodies import read_body
 from trnrt.serve.http.drawing import Choice, choice_of, drawable, drawn_answer
@@ -23,7 +23,7 @@ from trnrt.serve.http.predicting import Sent, pictures_of
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, dumps
 from trnrt.serve.http.routes import add_route, converter_of, media_type, repository_of
-from trnrt.serve.http.routes_protocol import check_ready, timing, trace_inference
+from trnrt.serve.http.routes_protocol import timing, trace_inference
 from trnrt.serve.http.sending import make_answer
 from trnrt.serve.http.tensors import TensorError, value_text
 from trnrt.serve.http.uploads import read_uploads

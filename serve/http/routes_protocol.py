@@ -9,7 +9,7 @@ from starlette.responses import Response
 from trnrt import __version__
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.configuration import PLATFORM
-from trnrt.serve.hosting.served import Model
+from trnrt.serve.hosting.served import Model, check_ready
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.bodies import read_body
@@ -142,14 +142,6 @@ async def infer(request: Request) -> Response:
 def address_of(request: Request) -> tuple[str, str]:
     """The model and the version that a path names."""
     return request.path_params["model"], request.path_params.get("version", "")
-
-
-def check_ready(model: Model) -> None:
-    """Problem(503) with the reason unless the model is ready."""
-    if model.state != "ready":
-        reason = f": {model.reason}" if model.reason else ""
-        text = f"model {value_text(model.name)} is not ready, but {model.state}{reason}"
-        raise Problem(503, text, retry_after=model.retry_after)
 
 
 def trace_inference(trace: Trace, model: Model, inference: Inference) -> None:

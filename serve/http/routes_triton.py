@@ -6,17 +6,12 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trnrt.serve.hosting.configuration import model_config
-from trnrt.serve.hosting.description import NOTHING_KNOWN
-from trnrt.serve.hosting.served import Model
-from trnrt.serve.hosting.statistics import statistics
+from trnrt.serve.hosting.configuration import configuration_of
+from trnrt.serve.hosting.statistics import read_statistics
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
-from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes import add_route, repository_of
-from trnrt.serve.http.routes_operating import read_metrics
-from trnrt.serve.http.routes_protocol import MODEL_PATHS, address_of, check_ready
-from trnrt.serve.http.tensors import TensorError
+from trnrt.serve.http.routes_protocol import MODEL_PATHS, address_of
 
 _TAG = "Triton's extensions"
 
@@ -31,27 +26,14 @@ def add_triton(app: FastAPI) -> None:
 
 async def configuration(request: Request) -> Response:
     """A model's configuration, as Triton's ModelConfig."""
-    model = repository_of(request).find_main(*address_of(request))
-    if model.described == NOTHING_KNOWN:
-        check_ready(model)
-    try:
-        return JSONAnswer(model_config(model, repository_of(request).settings))
-    except TensorError as error:
-        raise Problem(500, str(error)) from None
+    return JSONAnswer(configuration_of(repository_of(request), *address_of(request)))
 
 
 async def all_statistics(request: Request) -> Response:
     """The statistics of every model, summed over all workers."""
-    return await _statistics(request, list(repository_of(request).models.values()))
+    return JSONAnswer(await read_statistics(repository_of(request)))
 
 
 async def model_statistics(request: Request) -> Response:
     """The statistics of a model's versions, or of one, summed over all workers."""
-    repository, (name, version) = repository_of(request), address_of(request)
-    model = repository.find_main(name, version)
-    return await _statistics(request, [model] if version or "@" in name else repository.versions(model.name) or [model])
-
-
-async def _statistics(request: Request, models: list[Model]) -> Response:
-    repository = repository_of(request)
-    return JSONAnswer(await read_metrics(repository.settings, lambda: statistics(repository.metrics, models)))
+    return JSONAnswer(await read_statistics(repository_of(request), *address_of(request)))

@@ -11,6 +11,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trnrt.serve.hosting.clients import current_client
+from trnrt.serve.hosting.served import check_ready
 from trnrt.serve.http import schemas
 from trnrt.serve.http.answers import JSONAnswer
 from trnrt.serve.http.bodies import read_body
@@ -18,7 +20,7 @@ from trnrt.serve.http.limits import header, limit_time
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError
 from trnrt.serve.http.routes import add_route, converter_of, media_type, repository_of
-from trnrt.serve.http.routes_protocol import check_ready, trace_inference
+from trnrt.serve.http.routes_protocol import trace_inference
 from trnrt.serve.http.sending import make_answer
 from trnrt.serve.http.tensors import TensorError
 from trnrt.serve.processes.traces import current_trace
@@ -34,8 +36,9 @@ def add_v1(app: FastAPI) -> None:
 
 
 async def models_v1(request: Request) -> Response:
-    """The names of all models."""
-    return JSONAnswer({"models": list(dict.fromkeys(model.name for model in repository_of(request).models.values()))})
+    """The names of all models, or of those that the key is for."""
+    models = current_client.get().visible(repository_of(request).models)
+    return JSONAnswer({"models": list(dict.fromkeys(model.name for model in models.values()))})
 
 
 async def ready_v1(request: Request) -> Response:

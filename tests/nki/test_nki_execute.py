@@ -421,20 +421,23 @@ def test_what_fills_unread_tiles_does_not_run() -> None:
     np.testing.assert_array_equal(compiled.run([drawn(4, 6)])[0], drawn(4, 6))
 
 
-@pytest.mark.parametrize("chained", [False, True])
-def test_what_fills_a_tile_that_something_reads_runs(chained: bool) -> None:
+@pytest.mark.parametrize("between", [0, 1, 2, 3])
+def test_what_fills_a_tile_that_something_reads_runs(between: int) -> None:
     """Also through other tiles, and if only an argument is written."""
 
     def kernel(x: Tensor) -> None:
-        ones, copied = tile(4, 6), tile(4, 6)
-        nisa.memset(dst=ones, value=1.0)
-        nisa.tensor_copy(dst=copied, src=ones)
-        nisa.dma_copy(dst=x, src=copied if chained else ones)
+        last = tile(4, 6)
+        nisa.memset(dst=last, value=1.0)
+        for _ in range(between):
+            copied = tile(4, 6)
+            nisa.tensor_copy(dst=copied, src=last)
+            last = copied
+        nisa.dma_copy(dst=x, src=last)
 
     compiled = executor(kernel, spec(4, 6))
     compiled.run([drawn(4, 6)])
     np.testing.assert_array_equal(compiled.argument(0), np.ones((4, 6)))
-    assert sum(map(len, compiled.segments)) == (3 if chained else 2)
+    assert sum(map(len, compiled.segments)) == 2 + between
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "tfloat32", "int32"])

@@ -299,6 +299,8 @@ def test_a_key_for_some_models(tmp_path: Path) -> None:
             for path in ("/v2/models/two", "/v2/models/two/ready"):
                 error_of(await send("GET", path), 404)
             assert [m["name"] for m in (await send("GET", "/models.json")).json()["models"]] == ["one"]
+            assert (await send("GET", "/v1/models")).json() == {"models": ["one"]}
+            assert [m["name"] for m in (await send("GET", "/v2/models/stats")).json()["model_stats"]] == ["one"]
             assert "for some models only" in error_of(await send("GET", "/metrics"), 403)
             for path in ("index", "models/one/load", "models/two/unload"):
                 assert "the key 'alice' may not" in error_of(await send("POST", f"/v2/repository/{path}"), 403)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from google.protobuf.json_format import MessageToDict
 from serving import MODELS, ServerProcess, digits, server_process
 from tritonclient.utils import InferenceServerException
 
@@ -269,18 +270,28 @@ def test_repository_is_closed(client: Any, transport: Transport) -> None:
     assert client.is_model_ready("digits_cnn")
 
 
-def test_configuration_and_statistics(server: ServerProcess) -> None:
-    with HTTP.make_client(server) as client:
-        config = client.get_model_config("digits_cnn", "1")
-        assert (config["name"], config["max_batch_size"]) == ("digits_cnn", 8)
-        assert config["input"] == [{"name": "image", "data_type": "TYPE_FP32", "dims": [1, 8, 8]}]
-        (before,) = client.get_inference_statistics("digits_cnn")["model_stats"]
-        client.infer("digits_cnn", [images_input(HTTP)])
-        (after,) = client.get_inference_statistics("digits_cnn", "1")["model_stats"]
-        assert after["inference_count"] - before["inference_count"] == ROWS
-        assert after["execution_count"] - before["execution_count"] == 1
-        names = [each["name"] for each in client.get_inference_statistics()["model_stats"]]
-        assert names == ["digits_cnn", "digits_ffnn"]
+def test_configuration_and_statistics(client: Any, transport: Transport) -> None:
+    def read(answer: Any) -> Any:
+        return answer if transport is HTTP else MessageToDict(answer, preserving_proto_field_name=True)
+
+    config = read(client.get_model_config("digits_cnn", "1"))
+    config = config.get("config", config)
+    assert (config["name"], config["max_batch_size"]) == ("digits_cnn", 8)
+    (tensor,) = config["input"]
+    assert (tensor["name"], tensor["data_type"]) == ("image", "TYPE_FP32")
+    assert list(map(int, tensor["dims"])) == [1, 8, 8]
+    assert config["instance_group"][0]["kind"] == "KIND_MODEL"
+    assert int(config["dynamic_batching"]["default_queue_policy"]["max_queue_size"]) == 256
+    (before,) = read(client.get_inference_statistics("digits_cnn"))["model_stats"]
+    client.infer("digits_cnn", [images_input(transport)])
+    (after,) = read(client.get_inference_statistics("digits_cnn", "1"))["model_stats"]
+    assert int(after["inference_count"]) - int(before.get("inference_count", 0)) == ROWS
+    assert int(after["execution_count"]) - int(before.get("execution_count", 0)) == 1
+    names = [each["name"] for each in read(client.get_inference_statistics())["model_stats"]]
+    assert names == ["digits_cnn", "digits_ffnn"]
+    with pytest.raises(InferenceServerException) as caught:
+        client.get_model_config("nobody")
+    assert caught.value.status() == transport.codes["404"]
 
 
 def test_what_is_not_served_is_an_error_that_the_client_can_read(client: Any, transport: Transport) -> None:

@@ -56,11 +56,10 @@ def unread_tiles(program: Program) -> set[int]:
         else:
             read |= touched
     unread = {storage.index for storage in program.storages if storage.on_chip} - read
-    count = -1
-    while count != len(silent):  # what writes other tiles reads its sources
-        count = len(silent)
-        unread -= set().union(*(touched for written, touched in silent if not written <= unread))
+    # What writes another tile reads its sources: these are read, too, and so on back to the first.
+    while heard := [touched for written, touched in silent if not written <= unread]:
         silent = [(written, touched) for written, touched in silent if written <= unread]
+        unread -= set().union(*heard)
     return unread
 
 
