@@ -1,4 +1,5 @@
-"""The server beside a bare application (``benchmarks.serve.bare``), in one run: the digits CNN, 1 and 32 clients.
+"""The server beside others, in one run, 1 and 32 clients: a bare application (``benchmarks.serve.bare``), MLServer
+(``benchmarks.serve.mlserver_app``), and itself with binary tensors.
 
 All servers run at the same time, and are loaded in turns. Rates depend on what else the machine does, their ratios
 less. The CPU time of a request, of a server's own processes, is steadier still, and is given in each note.
@@ -7,11 +8,12 @@ less. The CPU time of a request, of a server's own processes, is steadier still,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.measuring import Row
 from benchmarks.serve.driving import drive
@@ -22,7 +24,17 @@ from trnrt.nki.blas import THREAD_VARIABLES
 
 BESIDE = 0.9  # of the bare application's rate
 MERGING = 0.97  # of the rate without merging
+MLSERVER = 2.0  # times MLServer's rate
+BINARY = 1.5  # times the rate with JSON
+BINARY_ROWS = 16
+"""Rows of 64 numbers from which on the bar for binary tensors can hold, if the model takes next to no time.
+
+The server needs about 260 microseconds of CPU for a request of any kind, and for a row 14 as JSON and 3.4 as binary
+data. With s microseconds a row for the model, n rows gain a factor of 1.5 if n (14 - 3.4) >= 0.5 (260 + n (3.4 + s)):
+from 15 rows on without a model, never for s > 17.8. The digits CNN takes about 30 in a large batch.
+"""
 CLIENTS = (1, 32)
+ROWS = (1, 8, 32)
 BARE_WORKERS = (1, 2)
 THREADS = (None, 1, 2)
 _WARM_S = 0.4
@@ -54,19 +66,26 @@ def cpu_seconds(server: Server) -> float:
     return total / _TICK
 
 
-def measure_in_turns(
-    servers: Mapping[str, Server], sample: Sample, clients: int, seconds: float, rounds: int
-) -> dict[str, Measured]:
+@dataclass(frozen=True)
+class Turn:
+    """A server and what it is asked for; ``how``: fields of the ``Load``."""
+
+    server: Server
+    sample: Sample
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+
+def measure_in_turns(turns: Mapping[str, Turn], clients: int, seconds: float, rounds: int) -> dict[str, Measured]:
     """Load each server in turns. RuntimeError if one does not answer every request rightly."""
-    found = {name: Measured() for name in servers}
-    for turn in range(rounds + 1):
-        for name, server in servers.items():
-            before = cpu_seconds(server)
-            ledger = drive(server, sample, clients=clients, seconds=seconds if turn else _WARM_S)
-            used, count = cpu_seconds(server) - before, len(ledger.verdict)
+    found = {name: Measured() for name in turns}
+    for number in range(rounds + 1):
+        for name, turn in turns.items():
+            before, during = cpu_seconds(turn.server), seconds if number else _WARM_S
+            ledger = drive(turn.server, turn.sample, clients=clients, seconds=during, **turn.how)
+            used, count = cpu_seconds(turn.server) - before, len(ledger.verdict)
             if not count or ledger.count(Verdict.RIGHT) != count:
                 raise RuntimeError(f"{name}: not every request was answered rightly: {ledger.told()}")
-            if turn:
+            if number:
                 found[name].rates.append(ledger.rate)
                 found[name].cpus.append(used / count * 1e6)
     return found
@@ -101,9 +120,49 @@ def measure_beside(sample: Sample, cache: Path, seconds: float, rounds: int) -> 
                 arguments = [str(sample.model), *([] if batching else ["--no-batching"])]
                 with blas_threads(threads):
                     servers[_own_name(threads, batching)] = stack.enter_context(serving(arguments, cache))
+        turns = {name: Turn(server, sample) for name, server in servers.items()}
         for clients in CLIENTS:
-            rows += _compare(measure_in_turns(servers, sample, clients, seconds, rounds), sample.name, clients)
+            rows += _compare(measure_in_turns(turns, clients, seconds, rounds), sample.name, clients)
     return rows
+
+
+def measure_mlserver(sample: Sample, cache: Path, python: str, seconds: float, rounds: int) -> list[Row]:
+    """The server beside MLServer with the same model, run by onnxruntime; ``python``: an interpreter that has both."""
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        theirs = serving([str(sample.model)], cache, module=("benchmarks.serve.mlserver_app",), python=python)
+        servers = {
+            "MLServer": stack.enter_context(theirs),
+            "trnrt": stack.enter_context(serving([str(sample.model)], cache)),
+        }
+        turns = {name: Turn(server, sample) for name, server in servers.items()}
+        for clients in CLIENTS:
+            found = measure_in_turns(turns, clients, seconds, rounds)
+            ratio, note = found["trnrt"].rate / found["MLServer"].rate, f"{found['trnrt']} against {found['MLServer']}"
+            case = f"{_case(sample.name, clients)}, beside MLServer"
+            rows.append(Row(case, ratio, "x MLServer", MLSERVER, at_least=True, note=note))
+    return rows
+
+
+def measure_binary(served: Sequence[tuple[Server, Sample, bool]], seconds: float, rounds: int) -> list[Row]:
+    """Rows as binary tensors beside the same rows as JSON, with 32 clients. A server with True takes next to no time
+    for its model: there the bar is for many rows alone, as with few the requests themselves are what takes long."""
+    rows: list[Row] = []
+    for server, sample, is_instant in served:
+        for count in ROWS:
+            turns = {
+                kind: Turn(server, sample, {"rows": count, "binary": kind == "binary"}) for kind in ("JSON", "binary")
+            }
+            found = measure_in_turns(turns, CLIENTS[-1], seconds, rounds)
+            ratio, note = found["binary"].rate / found["JSON"].rate, f"{found['binary']} against {found['JSON']}"
+            case = f"{_case(sample.name, CLIENTS[-1])}, {count} row{'s' if count > 1 else ''} a request, binary"
+            bar = None if is_instant and count < BINARY_ROWS else BINARY
+            rows.append(Row(case, ratio, "x JSON", bar, at_least=True, note=note))
+    return rows
+
+
+def _case(model: str, clients: int) -> str:
+    return f"{model}, {clients} client{'s' if clients > 1 else ''}"
 
 
 def _bare_name(workers: int) -> str:
@@ -117,7 +176,7 @@ def _own_name(threads: int | None, batching: bool) -> str:
 
 def _compare(found: Mapping[str, Measured], model: str, clients: int) -> list[Row]:
     """The rows of a number of clients."""
-    case = f"{model}, {clients} client{'s' if clients > 1 else ''}"
+    case = _case(model, clients)
     best = max(map(_bare_name, BARE_WORKERS), key=lambda name: found[name].rate)
     rows = [Row(f"{case}, {best}", found[best].rate, "requests/s", note=f"its best; {found[best]}")]
     for threads in THREADS:

@@ -21,11 +21,12 @@ import numpy as np
 
 from benchmarks.measuring import Row, in_turns
 from benchmarks.serve import samples
-from benchmarks.serve.beside import measure_beside
+from benchmarks.serve.beside import measure_beside, measure_binary, measure_mlserver
 from benchmarks.serve.driving import drive, loading, probe, watching_memory
 from benchmarks.serve.ledger import Ledger, Verdict, quantile
 from benchmarks.serve.samples import Sample
 from benchmarks.serve.servers import Server, serving, sockets
+from benchmarks.serve.shares import measure_shares
 from trnrt.errors import OptionError
 from trnrt.session import InferenceSession
 
@@ -42,6 +43,7 @@ GOES_ON_S = 1.0
 INSTANT = ("benchmarks.serve.instant",)
 _DONE = (Verdict.RIGHT, Verdict.REJECTED)
 _SETTLED_S = 0.3  # until 64 new connections have sent their first requests
+_PATIENCE_MS = 10_000  # 64 clients wait longer for unmerged slow rows than a server lets them by default
 _DYING_S = 0.1  # until a killed process and its connections are gone
 
 
@@ -54,17 +56,22 @@ class Effort:
     flood: int = 20_000
     connections: int = 1024
     stops: int = 3
+    shared: int = 6_400
 
 
-QUICK = Effort(seconds=1.0, rounds=1, flood=4_000, stops=1)
+QUICK = Effort(seconds=1.0, rounds=1, flood=4_000, stops=1, shared=1_600)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The folder of models, examples and compiled kernels during the benchmark."""
+    """The folder of models, examples and compiled kernels during the benchmark.
+
+    ``mlserver``: an interpreter that has mlserver and onnxruntime; None to leave the comparison out.
+    """
 
     folder: Path
     effort: Effort
+    mlserver: str | None = None
 
     @property
     def cache(self) -> Path:
@@ -187,8 +194,9 @@ def merging(bench: Bench) -> list[Row]:
     deep = samples.deep(bench.folder)
     own = bench.session(deep, 1, repeats=20)
     with ExitStack() as stack:
-        merged = stack.enter_context(serving([str(deep.model)], bench.cache))
-        single = stack.enter_context(serving([str(deep.model), "--no-batching"], bench.cache))
+        patient = [str(deep.model), "--max-wait-ms", f"{_PATIENCE_MS}"]
+        merged = stack.enter_context(serving(patient, bench.cache))
+        single = stack.enter_context(serving([*patient, "--no-batching"], bench.cache))
         ours, theirs = _rates(bench, (merged, deep), (single, deep))
     note = f"{ours:,.0f} requests/s against {theirs:,.0f} with --no-batching, {CLIENTS} clients"
     return [
@@ -200,6 +208,29 @@ def merging(bench: Bench) -> list[Row]:
 def beside_bare(bench: Bench) -> list[Row]:
     """The digits CNN beside an application without batches, limits, metrics and log."""
     return measure_beside(samples.digits(bench.folder), bench.cache, bench.effort.seconds, bench.effort.rounds)
+
+
+def beside_mlserver(bench: Bench) -> list[Row]:
+    """The digits CNN beside MLServer, if there is one."""
+    if bench.mlserver is None:
+        return []
+    effort = bench.effort
+    return measure_mlserver(samples.digits(bench.folder), bench.cache, bench.mlserver, effort.seconds, effort.rounds)
+
+
+def binary_tensors(bench: Bench) -> list[Row]:
+    """Binary tensors beside JSON: for the digits CNN, and for the server alone, with a model that returns at once."""
+    digits, still = samples.digits(bench.folder), samples.instant(bench.folder)
+    with ExitStack() as stack:
+        server = stack.enter_context(serving([str(digits.model)], bench.cache))
+        instant = stack.enter_context(serving([str(still.model)], bench.cache, module=INSTANT))
+        served = ((server, digits, False), (instant, still, True))
+        return measure_binary(served, bench.effort.seconds, bench.effort.rounds)
+
+
+def share_table(bench: Bench) -> list[Row]:
+    """The parts of the CPU time of a request, for the digits CNN."""
+    return measure_shares(samples.digits(bench.folder), bench.cache, bench.effort.shared)
 
 
 def measure_shutdown(bench: Bench) -> list[Row]:
@@ -288,11 +319,14 @@ CASES: dict[str, Case] = {
     "two small models": usual,
     "a slow model": merging,
     "a bare application": beside_bare,
+    "MLServer": beside_mlserver,
+    "binary tensors": binary_tensors,
+    "the shares of a request": share_table,
     "a shutdown under load": measure_shutdown,
     "the loss of a worker": measure_worker_loss,
 }
 
 
-def measure(name: str, folder: Path, *, quick: bool) -> list[Row]:
+def measure(name: str, folder: Path, *, quick: bool, mlserver: str | None = None) -> list[Row]:
     """The rows of a case; ``folder`` is reused by the next one."""
-    return CASES[name](Bench(folder, QUICK if quick else Effort()))
+    return CASES[name](Bench(folder, QUICK if quick else Effort(), mlserver))

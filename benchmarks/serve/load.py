@@ -20,19 +20,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from benchmarks.serve.ledger import Expected, Ledger, Verdict, duplicates, id_of, judge
+from benchmarks.serve.ledger import HEADER_LENGTH, Expected, Ledger, Verdict, duplicates, id_of, judge
 from benchmarks.serve.wire import Answer, Connection
 
 _TICK_S = 0.001
 _POLL_S = 0.01
-_ID = b"\0ID\0"
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Load:
     """The requests to send. ``examples``: an .npz file with ``rows`` and the ``expected`` output of each.
 
+    Each has ``rows`` consecutive rows of them, as JSON or, with ``binary``, as a binary tensor, which is then also
+    asked for.
     It ends after ``seconds`` or ``requests``, whichever comes first, or when no connection can be made any more.
     """
 
@@ -46,38 +50,54 @@ class Load:
     requests: int = 1_000_000
     rate: float | None = None
     patience_s: float = 15.0
+    rows: int = 1
+    binary: bool = False
 
 
 class Requests:
-    """The bytes of a request for each example, without its id, which is inserted on sending."""
+    """The bytes of each request, without its id, which is inserted on sending. ValueError if there are too few rows."""
 
     def __init__(self, load: Load) -> None:
         with np.load(load.examples) as held:
-            rows, numbers = held["rows"], held["expected"]
-        self.expected = [Expected(load.model, load.output, row) for row in numbers.astype(np.float64)]
-        self._parts = [_request(load, row).split(_ID) for row in rows]
+            rows, numbers = held["rows"], held["expected"].astype(np.float64)
+        starts = range(0, len(rows) - load.rows + 1, load.rows)
+        if not starts:
+            raise ValueError(f"{load.examples} has {len(rows)} rows, fewer than the {load.rows} of a request")
+        self.expected = [Expected(load.model, load.output, numbers[start : start + load.rows]) for start in starts]
+        self._parts = [_request(load, rows[start : start + load.rows]) for start in starts]
 
     def __call__(self, index: int) -> bytes:
         """The bytes of a load's ``index``-th request."""
-        return id_of(index).encode().join(self._parts[index % len(self._parts)])
+        before, between, after = self._parts[index % len(self._parts)]
+        name = id_of(index).encode()
+        return b"".join((before, name, between, name, after))
 
     def expected_answer(self, index: int) -> Expected:
         """The expected answer to it."""
         return self.expected[index % len(self.expected)]
 
 
-def _request(load: Load, row: Any) -> bytes:
-    tensor = {"name": load.input, "shape": [1, *row.shape], "datatype": "FP32", "data": row.ravel().tolist()}
-    inputs = json.dumps([tensor], separators=(",", ":")).encode()
-    body = b'{"id":"' + _ID + b'","inputs":' + inputs + b"}"
-    length = len(body) - len(_ID) + len(id_of(0))
-    lines = (
+def _request(load: Load, rows: Array) -> tuple[bytes, bytes, bytes]:
+    """A request's bytes, cut at the two places of its id."""
+    tensor: dict[str, Any] = {"name": load.input, "shape": rows.shape, "datatype": "FP32"}
+    given, asked, media_type = b"", "", "application/json"
+    if load.binary:
+        given = rows.astype("<f4").tobytes()
+        tensor["parameters"] = {"binary_data_size": len(given)}
+        asked, media_type = ',"parameters":{"binary_data_output":true}', "application/octet-stream"
+    else:
+        tensor["data"] = rows.ravel().tolist()
+    begin, end = '{"id":"', f'","inputs":{json.dumps([tensor], separators=(",", ":"))}{asked}}}'
+    length = len(begin) + len(id_of(0)) + len(end)
+    lines = [
         f"POST /v2/models/{load.model}/infer HTTP/1.1",
         f"Host: 127.0.0.1:{load.port}",
-        "Content-Type: application/json",
-        f"Content-Length: {length}",
-    )
-    return "\r\n".join(lines).encode() + b"\r\nX-Request-Id: " + _ID + b"\r\n\r\n" + body
+        f"Content-Type: {media_type}",
+        f"Content-Length: {length + len(given)}",
+        *([f"{HEADER_LENGTH}: {length}"] if load.binary else []),
+        "X-Request-Id: ",
+    ]
+    return "\r\n".join(lines).encode(), f"\r\n\r\n{begin}".encode(), end.encode() + given
 
 
 class Generator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from trnrt.validate.golden import Golden, golden_feeds
 Array = NDArray[Any]
 MOST_SHAPES = 32
 """The limit of compiled shapes beside the buckets': clients that keep sending new shapes must not fill the memory."""
+MOST_SIZES = 1024
+"""Numbers of rows whose batches are remembered."""
 
 
 class LoadedModel:
@@ -103,8 +106,7 @@ class LoadedModel:
 
     def bucket(self, rows: int) -> int:
         """The rows that ``rows`` are padded to."""
-        buckets = self.described.buckets
-        return sum(part.bucket for part in cover(rows, buckets)) if buckets else rows
+        return sum(batch_sizes(rows, self.described.buckets))
 
     def independent(self, feeds: Mapping[str, Array], rows: int) -> bool:
         """True if no row of such a batch depends on others; for a batch of the buckets' sizes that is known."""
@@ -112,8 +114,8 @@ class LoadedModel:
 
     def predicted_us(self, feeds: Mapping[str, Array], rows: int) -> float | None:
         """The device's time for ``rows`` rows, microseconds; None if there is no prediction."""
-        buckets, predictions = self.described.buckets, self.described.times(self.session.fit_length(feeds).size)
-        sizes = [part.bucket for part in cover(rows, buckets)] if buckets else [rows]
+        predictions = self.described.times(self.session.fit_length(feeds).size)
+        sizes = batch_sizes(rows, self.described.buckets)
         return sum(predictions[size].us for size in sizes) if all(size in predictions for size in sizes) else None
 
     def _varies_in_rows_only(self) -> bool:
@@ -175,8 +177,16 @@ class LoadedModel:
         return self._spare
 
 
+@lru_cache(maxsize=MOST_SIZES)
+def batch_sizes(rows: int, buckets: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of the batches that cover ``rows`` rows; asked for three times a batch, mostly for the same ones."""
+    return tuple(part.bucket for part in cover(rows, buckets)) if buckets else (rows,)
+
+
 def with_length(inference: Inference, fitted: Fitted, metrics: ModelMetrics) -> Inference:
     """An answer to padded inputs, cut back to the request's length; the metrics count its places."""
+    if not fitted.size:
+        return inference
     metrics.count_places(inference.rows, fitted.length, fitted.size)
     outputs = fitted.cut(inference.outputs)
     return replace(inference, outputs=outputs, length=fitted.length, length_bucket=fitted.size)

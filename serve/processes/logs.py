@@ -14,15 +14,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TextIO
 
+from trnrt.serve.http.quick_json import dumps_or_none
 from trnrt.serve.processes.traces import current_trace
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that is being answered; set by the outermost middleware."""
 
-_encoded = json.JSONEncoder(default=str).encode
+_encode_slowly = json.JSONEncoder(default=str).encode
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 MOST_WAITING = 20_000
 _PAUSE_S = 0.05
@@ -55,7 +56,7 @@ class Log:
         if ids := current_trace.get().fields:
             line |= ids
         # Encode first: a value's own str() may run, and the thread may write meanwhile.
-        encoded = _encoded(line | fields)
+        encoded = _encode(line | fields)
         self._waiting.append(encoded)
         self._wanted.set()
 
@@ -67,7 +68,7 @@ class Log:
             dropped, self._dropped = self._dropped, 0
             if dropped:
                 line = {"time": _now(), "level": "warning", "event": "log_lines_dropped", "count": dropped}
-                lines.append(_encoded(line | self._fields))
+                lines.append(_encode(line | self._fields))
             if not lines:
                 return
             try:
@@ -125,5 +126,18 @@ def log(level: str, event: str, **fields: object) -> None:
         _current[0].write(level, event, fields)
 
 
+def _encode(line: dict[str, object]) -> str:
+    """The line as JSON in ASCII; values that JSON does not know as text."""
+    quick = dumps_or_none(line)
+    return _encode_slowly(line) if quick is None else quick.decode("ascii")
+
+
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, milliseconds = divmod(time.time_ns() // 1_000_000, 1000)
+    return f"{_second(seconds)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    """A second of Unix time, as ISO 8601 has it in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

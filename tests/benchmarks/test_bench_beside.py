@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import cast
 
 import pytest
 
-from benchmarks.serve.beside import BARE_WORKERS, THREADS, Measured, _bare_name, _compare, _own_name, blas_threads
+from benchmarks.serve import beside, cases
+from benchmarks.serve.beside import BARE_WORKERS, THREADS, Measured, Turn, _bare_name, _compare, _own_name, blas_threads
+from benchmarks.serve.samples import Sample
+from benchmarks.serve.servers import Server
 
 
 def found(own: float, merged: float, bare: tuple[float, float]) -> dict[str, Measured]:
@@ -35,3 +40,22 @@ def test_servers_begin_with_the_threads_of_their_setting(monkeypatch: pytest.Mon
     with blas_threads(2):
         assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
     assert os.environ["OPENBLAS_NUM_THREADS"] == "7" and "OMP_NUM_THREADS" not in os.environ
+
+
+def test_binary_tensors_have_a_bar_where_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, object]] = []
+
+    def measure(turns: dict[str, Turn], clients: int, seconds: float, rounds: int) -> dict[str, Measured]:
+        asked.extend((name, turn.how) for name, turn in turns.items())
+        return {"JSON": Measured([100.0], [2.0]), "binary": Measured([140.0], [1.0])}
+
+    monkeypatch.setattr(beside, "measure_in_turns", measure)
+    server, sample = cast(Server, None), Sample(Path("m.onnx"), "x", "y", Path("m.npz"))
+    rows = beside.measure_binary([(server, sample, False), (server, sample, True)], 1.0, 1)
+    assert [row.passed for row in rows] == [None] * (2 * len(beside.ROWS) - 1) + [False]
+    assert rows[-1].value == 1.4 and "32 rows" in rows[-1].case
+    assert asked[:2] == [("JSON", {"rows": 1, "binary": False}), ("binary", {"rows": 1, "binary": True})]
+
+
+def test_without_mlserver_nothing_is_compared_with_it(tmp_path: Path) -> None:
+    assert cases.beside_mlserver(cases.Bench(tmp_path, cases.QUICK)) == []

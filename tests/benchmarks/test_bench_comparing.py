@@ -37,8 +37,9 @@ def test_a_server_with_a_device_that_waits_is_compared(
 ) -> None:
     monkeypatch.setattr(comparing, "SECONDS", 0.0)  # 200 requests: there are never fewer
     model = zeros(tmp_path, point.shape)
-    waiting, limits = ("benchmarks.serve.waiting", f"{DEVICE_US:g}"), {"ready_s": PATIENCE_S, "stop_s": PATIENCE_S}
-    with serving([str(model)], tmp_path / "cache", module=waiting, **limits) as server:
+    waiting = ("benchmarks.serve.waiting", f"{DEVICE_US:g}")
+    folder = tmp_path / "cache"
+    with serving([str(model)], folder, module=waiting, ready_s=PATIENCE_S, stop_s=PATIENCE_S) as server:
         found = comparing.run(server, point, HOST, seed=1)
         with pytest.raises(RuntimeError, match="ended with"):
             comparing._send_stream(Stream(server.port, "nobody", (1, 8, 8), False, 1000.0, 2, 0, 2))

@@ -26,8 +26,8 @@ def test_cpu_time_of_requests_is_measured_and_wrong_answers_are_noticed(
     monkeypatch.setattr(hosting, "REQUESTS", 300)  # of which a server's clock has some ticks, however slow it gets on
     model = zeros(tmp_path, (1, 8, 8))
     before = cpu_seconds(os.getpid())
-    instant, limits = ("benchmarks.serve.instant",), {"ready_s": PATIENCE_S, "stop_s": PATIENCE_S}
-    with serving([str(model)], tmp_path / "cache", module=instant, **limits) as server:
+    instant: tuple[str, ...] = ("benchmarks.serve.instant",)
+    with serving([str(model)], tmp_path / "cache", module=instant, ready_s=PATIENCE_S, stop_s=PATIENCE_S) as server:
         for binary in (False, True):
             found = hosting.spent(server, model.stem, (1, 8, 8), 4, binary=binary)
             assert found.requests >= 300 and 10 < found.microseconds < 1e5

@@ -64,6 +64,33 @@ JUDGED: list[tuple[Answer, Verdict]] = [
 ]
 
 
+ROWS_OF_TWO = Expected("m", "y", np.array([[1.0, -2.0], [100.0, 0.0]]))
+
+
+def binary_answer(numbers: list[float], cut: int | None = None) -> Answer:
+    outputs = [{"name": "y", "datatype": "FP32", "shape": [2, 2], "parameters": {"binary_data_size": 16}}]
+    text = json.dumps({"model_name": "m", "id": id_of(3), "outputs": outputs}).encode()
+    head = f"HTTP/1.1 200 OK\r\nx-request-id: {id_of(3)}\r\ninference-header-content-length: {len(text)}"
+    return Answer(200, head.encode(), text + np.array(numbers, "<f4").tobytes()[:cut])
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        (answer(right([1.0, -2.0, 100.0, 0.0])), Verdict.RIGHT),
+        (answer(right([1.0, -2.0, 100.0, 0.01])), Verdict.RIGHT),
+        (answer(right([1.01, -2.0, 100.0, 0.0])), Verdict.WRONG_NUMBERS),  # small beside the other row's numbers
+        (answer(right([1.0, -2.0])), Verdict.WRONG_NUMBERS),
+        (binary_answer([1.0, -2.0, 100.0, 0.0]), Verdict.RIGHT),
+        (binary_answer([1.0, -2.0, 100.0, 1.0]), Verdict.WRONG_NUMBERS),
+        (binary_answer([1.0, -2.0, 100.0]), Verdict.WRONG_NUMBERS),
+        (binary_answer([1.0, -2.0, 100.0, 0.0], -1), Verdict.UNREADABLE),
+    ],
+)
+def test_judge_several_rows_and_binary_data(given: Answer, verdict: Verdict) -> None:
+    assert judge(given, id_of(3), ROWS_OF_TWO) is verdict
+
+
 @pytest.mark.parametrize(("given", "verdict"), JUDGED)
 def test_judge(given: Answer, verdict: Verdict) -> None:
     assert judge(given, id_of(3), EXPECTED) is verdict
@@ -211,6 +238,30 @@ def test_a_load_is_sent_and_judged(load: Load) -> None:
     assert (found.answered >= found.sent).all()
 
 
+def test_several_rows_and_binary_tensors_are_sent(load: Load) -> None:
+    """What the server would read: the protocol's own parser takes the requests."""
+    from trnrt.serve.hosting.description import Description, TensorMeta
+    from trnrt.serve.http.protocol import parse_infer
+
+    described = Description(
+        inputs=(TensorMeta("x", "float32", (-1, 2)),), outputs=(TensorMeta("y", "float32", (-1, 2)),)
+    )
+    with np.load(load.examples) as held:
+        rows = held["rows"]
+    for binary in (False, True):
+        requests = Requests(replace(load, rows=3, binary=binary))
+        head, _, body = requests(7).partition(b"\r\n\r\n")
+        fields = dict(line.split(": ") for line in head.decode().split("\r\n")[1:])
+        assert int(fields["Content-Length"]) == len(body) and fields["X-Request-Id"] == id_of(7)
+        length = int(fields["Inference-Header-Content-Length"]) if binary else None
+        parsed = parse_infer(body, length, described, 100)
+        assert parsed.id == id_of(7) and parsed.binary == (frozenset({"y"}) if binary else frozenset())
+        assert np.array_equal(parsed.feeds["x"], rows[:3])
+        assert np.array_equal(requests.expected_answer(7).numbers, 2 * rows[:3])
+    with pytest.raises(ValueError, match="has 4 rows, fewer than the 5"):
+        Requests(replace(load, rows=5))
+
+
 def test_a_rate_is_kept(load: Load) -> None:
     found = asyncio.run(exchange(doubled, replace(load, rate=300.0)))
     assert found.count(Verdict.RIGHT) == 60
@@ -335,6 +386,19 @@ def test_the_verb_tells_rows_and_missed_bars(
     assert (document["benchmark"], document["quick"]) == ("serve", True)
     assert [row["passed"] for row in document["rows"]] == [row.passed for row in rows]
     assert [bench.effort for bench in seen] == [cases.QUICK]
+
+
+def test_a_case_that_fails_does_not_end_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(bench: Bench) -> list[Row]:
+        raise RuntimeError("not every request was answered")
+
+    monkeypatch.setattr(cases, "CASES", {"one": failing, "two": lambda bench: ROWS[:1]})
+    monkeypatch.setattr(cases, "require", lambda: None)
+    result = CliRunner().invoke(app, ["--quick", "--json"])
+    assert result.exit_code == 1
+    first, second = json.loads(result.stdout)["rows"]
+    assert (first["case"], first["value"], first["note"]) == ("one", None, "not every request was answered")
+    assert (second["case"], second["passed"]) == ("a", True)
 
 
 def test_without_the_server_the_verb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ import logging
 import time
 import warnings
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,3 +120,32 @@ def test_a_reader_who_is_gone_harms_nobody() -> None:
     made.write("info", "two", {})
     made.close()
     assert not made._waiting
+
+
+def test_a_line_is_ascii_whatever_its_values_are() -> None:
+    stream = io.StringIO()
+    made = Log(stream)
+    values = {"name": "Zürich", "none": None, "wide": 1 << 80, "path": Path("a/b"), "list": [1, 0.5, True]}
+    made.write("info", "one", dict(values))
+    made.write("info", "two", {"status": 200, "ms": 0.512})
+    made.close()
+    first, second = lines(stream)
+    assert stream.getvalue().isascii()
+    assert {name: first[name] for name in values} == values | {"path": "a/b"}
+    assert (second["status"], second["ms"]) == (200, 0.512)
+
+
+@pytest.mark.parametrize("moment", [0, 1_700_000_000_007, 1_700_000_059_999, 4_102_444_800_000])
+def test_a_lines_time_is_iso_8601_in_utc(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: moment * 1_000_000 + 999_999)
+    told = datetime.fromtimestamp(moment // 1000, UTC).replace(microsecond=moment % 1000 * 1000)
+    assert logs._now() == told.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def test_a_plain_line_does_not_take_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_encode_slowly", None)
+    stream = io.StringIO()
+    made = Log(stream)
+    made.write("info", "request", {"method": "POST", "path": "/v2/models/m/infer", "status": 200, "ms": 0.5})
+    made.close()
+    assert lines(stream)[0]["path"] == "/v2/models/m/infer"

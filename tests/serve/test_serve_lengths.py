@@ -11,6 +11,10 @@ from encoding import encoder, reference, save_encoder, sentences
 from engines import RELU, loaded, model_of, run, save
 from prometheus_client.parser import text_string_to_metric_families
 
+from trnrt.running.buckets import cover
+from trnrt.running.lengths import Fitted
+from trnrt.serve.hosting.batching import Inference
+from trnrt.serve.hosting.loading import batch_sizes, with_length
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes_protocol import timing
@@ -92,3 +96,15 @@ def test_other_models_are_served_as_without_lengths(tmp_path: Path, path: Path) 
         assert not model.described.by_length and "length" not in timing(found)
 
     run(work())
+
+
+@pytest.mark.parametrize("buckets", [(), (4,), (1, 8, 32)])
+def test_the_sizes_of_batches_cover_the_rows(buckets: tuple[int, ...]) -> None:
+    for rows in (1, 3, 8, 31, 33, 70):
+        sizes = batch_sizes(rows, buckets)
+        assert sizes == (tuple(part.bucket for part in cover(rows, buckets)) if buckets else (rows,))
+
+
+def test_an_answer_without_lengths_is_left_as_it_is() -> None:
+    answer = Inference({"y": np.ones(2)}, 0.0, 0.0, 0.0, 2, 2, 2)
+    assert with_length(answer, Fitted({"x": np.ones(2)}), Metrics().model("m")) is answer
