@@ -23,7 +23,7 @@ from trnrt.serve.processes.traces import current_trace
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that is being answered; set by the outermost middleware."""
 
-_encode_slowly = json.JSONEncoder(default=str).encode
+_encode_slowly = json.JSONEncoder(default=str, separators=(",", ":")).encode
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 MOST_WAITING = 20_000
 _PAUSE_S = 0.05

@@ -78,7 +78,7 @@ class RayServer:
         """What its processes have logged of this."""
         folder = Path(found(r"logs in (\S+);", self.said()))
         texts = [path.read_text(errors="replace") for path in folder.glob("worker-*.err")]
-        wanted = f'"event": "{event}"'
+        wanted = f'"event":"{event}"'
         return [json.loads(line) for text in texts for line in text.splitlines() if wanted in line and line[-1] == "}"]
 
 

@@ -173,7 +173,7 @@ def test_the_start_says_that_admin_has_no_effect(
     flags: dict[str, Any], said: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(running, "listen", lambda _host, _port: listen("127.0.0.1", 0))
-    monkeypatch.setattr(worker, "run_worker", lambda _share, listener, _on_loaded: listener.close() or 0)
+    monkeypatch.setattr(worker, "run_worker", lambda _share, listener, *_: listener.close() or 0)
     monkeypatch.setattr(worker, "leave", lambda code: code)
     models = [MODELS / "digits_ffnn.onnx"]
     assert running.serve(ServeSettings(models=models, **{**OPEN, **flags}, admin=True, backend="simulator")) == 0

@@ -304,4 +304,4 @@ def test_all_workers_take_over_the_settings_and_successors_have_them(tmp_path: P
         assert {ready(server, BOB) for _ in range(10)} == {200}
         assert server.stop() == 0
     said = server.log.read_text(encoding="utf-8")
-    assert ALICE not in said and BOB not in said and '"key": "alice"' in said
+    assert ALICE not in said and BOB not in said and '"key":"alice"' in said

@@ -99,7 +99,7 @@ def replaced(server: Server, before: set[int], seconds: float = 120.0) -> None:
 
 def loaded(server: Server) -> int:
     """How many workers have said that they loaded their models."""
-    return server.log.read_text(encoding="utf-8").count('"event": "models_loaded"')
+    return server.log.read_text(encoding="utf-8").count('"event":"models_loaded"')
 
 
 def test_ready_speaks_for_every_worker(digits: Sample, folder: Path) -> None:
