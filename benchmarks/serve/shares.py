@@ -86,20 +86,20 @@ class Clocks:
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
-            async def stepped(*arguments: Any, **named: Any) -> Any:
+            async def add_steps(*arguments: Any, **named: Any) -> Any:
                 return await _Steps(self, part, function(*arguments, **named))
 
-            return stepped
+            return add_steps
 
         @wraps(function)
-        def clocked(*arguments: Any, **named: Any) -> Any:
+        def add_clock(*arguments: Any, **named: Any) -> Any:
             self.begin(part)
             try:
                 return function(*arguments, **named)
             finally:
                 self.end()
 
-        return clocked
+        return add_clock
 
 
 @dataclass
@@ -148,7 +148,7 @@ def parts() -> dict[str, list[tuple[Any, str]]]:
 
 
 @contextmanager
-def clocked(clocks: Clocks) -> Iterator[None]:
+def add_clock(clocks: Clocks) -> Iterator[None]:
     """The server's functions are wrapped in clocks."""
     with ExitStack() as stack:
         for part, places in parts().items():
@@ -232,7 +232,7 @@ async def _spend(
 
     requests = Requests(Load(0, sample.name, sample.input, sample.output, str(sample.examples)))
     clocks, loop = Clocks(), asyncio.get_running_loop()
-    with clocked(clocks) if with_clocks else nullcontext():
+    with add_clock(clocks) if with_clocks else nullcontext():
         app, connections = make_app(repository), Connections(repository.settings, repository.metrics)
         pairs = [socket.socketpair() for _ in range(clients)]
         for own, _ in pairs:

@@ -66,12 +66,12 @@ class LoadedPlan:
         for node in plan.host:
             known[node.output] = node.compute(*(known[name] for name in node.inputs))
         made = {o.name: as_output(known[o.source], o) for o in plan.outputs}
-        for name in self._lent:
+        for name in self._find_lent:
             made[name] = own_copy(made[name])
         return made
 
     @cached_property
-    def _lent(self) -> list[str]:
+    def _find_lent(self) -> list[str]:
         """The outputs that may share memory with an input, a constant, or another output."""
         results, lent = {tensor.name for tensor in self.plan.results}, list[str]()
         for output in self.plan.outputs:
