@@ -50,7 +50,7 @@ RELOADED = (
     *("api_keys", *TABLES, "allowed_host", "insecure", "admin", "max_concurrency", "max_body_mib", "drain_timeout"),
     *(*AT_ONCE, *BY_COMPILING),
 )
-"""What a reload of the settings (SIGHUP) changes; everything else needs a restart."""
+"""The settings that a reload (SIGHUP) changes; all others need a restart."""
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
@@ -76,7 +76,9 @@ class ServeSettings(Readers, BaseSettings):
     )
 
     config: Path | None = None
-    models: Annotated[list[Path], NoDecode] = Field(default=[], description="The models, .onnx files.")
+    models: Annotated[list[Path], NoDecode] = Field(
+        default=[], description="The models: .onnx files, and bundles of `trnrt compile -o DIR`."
+    )
     model_dir: Path | None = None
     follow_links: bool = False
     versions: str = "latest"

@@ -37,7 +37,7 @@ MOST_ROWS = 1024
 
 
 class Readers(BaseModel):
-    """How values of the environment and of the file are read; the server's settings and the tables share it."""
+    """The readers of values from the environment and the file, for the server's settings and for the tables."""
 
     @field_validator("max_instructions", mode="before", check_fields=False)
     @classmethod
@@ -125,7 +125,7 @@ class _Table(Readers):
 
 
 def settings_of_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """What a table changes in the server's settings, with what follows from it."""
+    """The settings that a table changes, with those that follow from them."""
     found = dict(table)
     if "max_batch" in table:  # the server's buckets are for its own largest batch
         found.setdefault("buckets", [])

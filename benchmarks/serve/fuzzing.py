@@ -44,14 +44,14 @@ CAUSES = re.compile(
     "|no answer within .* s, the limit for this request|took longer than .* s, the (server's limit|call's deadline)"
     "|message did not arrive within"
 )
-"""What an answer of 503 or 504 may say."""
+"""Texts of which an answer of 503 or 504 must have one: its stated cause."""
 NAN = "NaN or infinity"
 """The one cause of a 500, which is not the server's fault: JSON can't hold an output. It is counted apart."""
 CUT_SHORT = "Internal error from Core"
 """grpc's client, not the server, ends a stream so if the server refused it before the client had written its message.
 What the server said of it is in its log, which is checked, too."""
 ANSWER_S, SILENCE_S = 60.0, 0.3
-"""How long an answer may take; and after how long nothing more is expected for bytes that are no HTTP."""
+"""The longest time of an answer, and the wait for an answer to bytes that are no HTTP, seconds."""
 GROWTH_MIB = 96.0
 """The most that the server may grow after the first tenth of the requests: heaps, and a process that reads JSON."""
 TEXTS = 400
@@ -60,7 +60,7 @@ _GRAPH = "(float[N,4] x) => (float[N,4] y) {{ {} }}"
 
 @dataclass
 class Found:
-    """What came: answers by protocol and status, right ones, and what must not be."""
+    """The outcome of a run: answers by protocol and status, the number of right ones, and the faults."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     right: int = 0

@@ -45,7 +45,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a call ended: its code, the error's text and the request's id, and the answer's bytes."""
+    """The end of a call: its code, the error's text and the request's id, and the answer's bytes."""
 
     code: Any
     text: str = ""

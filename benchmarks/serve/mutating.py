@@ -20,7 +20,7 @@ from typing import Any
 KEYS = {"user": "u" * 40, "few": "f" * 40, "ops": "o" * 40}
 """The server's keys by name: ``few`` has a limit, and ``ops`` may load and unload."""
 FACTORS = {"": (2.0, 3.0), "1": (2.0,), "2": (3.0,)}
-"""What ``counting`` multiplies by, for each version; without one, a canary decides."""
+"""The factor by which each version of the model ``counting`` multiplies. A request without a version gets either's."""
 NUMBERS = (0.75, 3.0, -1.25, 0.0, 1024.0)
 """Of these no products without a sign add up to 1, which /predict would take for the probabilities of classes."""
 HOSTILE: tuple[Any, ...] = (

@@ -1,4 +1,4 @@
-"""What every call passes through: request ids, keys, places, the message, deadlines, statuses, log lines, metrics.
+"""The layer around every call: its id, key and place, its message, deadline and status, its log line and metrics.
 
 All methods are served as streams of requests, which look the same on the wire: so a call is refused before its message
 is read, and nothing waits in memory for a key to be checked. A refusal is a Problem, as over HTTP.
@@ -45,7 +45,7 @@ SLOW_PLACES = LARGEST_BODIES // HEADROOM
 HEALTH_PATH = "/grpc.health.v1.Health/"
 """Machines ask it every few seconds: spans of that would bury the others."""
 _EOF_S = 5.0
-"""How long grpc may take to cancel a call that it has ended."""
+"""The longest time that grpc may take to cancel a call that it has ended."""
 
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,

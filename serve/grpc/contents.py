@@ -61,7 +61,7 @@ def to_contents(array: Array, datatype: Datatype, contents: Any) -> None:
 
 
 def _texts(chunk: list[bytes], start: int) -> list[str]:
-    """The texts of strings, of which the first has the number ``start``."""
+    """Decode strings of UTF-8. ``start``: the first one's number in its tensor, for the error."""
     texts = []
     for place, item in enumerate(chunk, start):
         try:

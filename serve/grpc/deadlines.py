@@ -1,4 +1,4 @@
-"""How long a request may take, by the server's limit and by the client's deadline: the earlier one counts."""
+"""The deadline of a request: the server's limit or the client's, whichever is earlier."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ LARGEST_TYPED = 16 << 20
 _FIXED = {1: 8, 5: 4}
 """The bytes of a field's value by its wire type."""
 _GZIP = b"\x1f\x8b"
-"""How gzip begins. No message of the protocol does: a field's first byte ends in a wire type from 0 to 5."""
+"""The first bytes of gzip. No message of the protocol begins so: a field's first byte ends in a wire type of 0 to 5."""
 
 
 @dataclass(frozen=True)

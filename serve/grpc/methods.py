@@ -22,7 +22,7 @@ from trnrt.serve.settings import is_loopback
 
 SERVICE = "/inference.GRPCInferenceService/"
 STREAM_IDLE_S = 300.0
-"""How long a stream may wait for its client's next message."""
+"""The longest wait of a stream for its client's next message."""
 _NEVER_REFUSED = "unload_dependents"
 """The parameter that Triton's client always sends; no model here has dependents."""
 

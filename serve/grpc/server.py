@@ -18,7 +18,7 @@ from trnrt.serve.grpc.methods import make_methods
 from trnrt.serve.hosting.repository import Repository
 
 STOP_S = 1.0
-"""How long the end waits for late calls; it is soon over, as these are refused."""
+"""The longest wait for late calls at the end. They are refused, so it is soon over."""
 RESERVE = 64
 """Calls above the server's limits that are still answered: refusals, and health checks."""
 MOST_CONNECTIONS = 256

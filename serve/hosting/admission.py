@@ -1,4 +1,4 @@
-"""Who may come in: keys, and the limits on requests and their bodies. HTTP and gRPC share them."""
+"""Admission of requests by their keys, their number and the size of their bodies; shared by HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Admission:
             self._refuse("concurrency", f"the bodies of the requests that it answers take {self.held} bytes already")
 
     def check_size(self, size: int) -> None:
-        """Problem(413) if a body of so many bytes is too large."""
+        """Problem(413) for a body of ``size`` bytes, if that is over the limit."""
         if size > self.largest_body:
             raise self.too_large()
 

@@ -1,4 +1,4 @@
-"""What is served: each version of each model with the digest of its content, and the traffic between two versions.
+"""The catalog: each version of each model, with the digest of its content, and the traffic between two versions.
 
 Every worker has the same ``Catalog``, and the supervisor keeps it for their successors. A ``Change`` leads from one to
 the next. All of them are plain data, which processes send to each other.
@@ -105,7 +105,7 @@ class Catalog:
 
 
 def key_of(name: str, version: str, is_versioned: bool) -> str:
-    """What addresses a version among all models: NAME, or NAME@VERSION if it is in a folder of versions."""
+    """The address of a version among all models: NAME, or NAME@VERSION if it is in a folder of versions."""
     return f"{name}@{version}" if is_versioned else name
 
 

@@ -1,4 +1,4 @@
-"""What a request to load, to unload or to divide traffic changes; made by the worker that has the request.
+"""Plans for changes of the catalog: to load, to unload, to divide traffic. The worker that has the request makes them.
 
 Loading a model takes its files as they are now. Of a folder of versions it loads those that the policy wants, if they
 are new, changed or not ready, and forgets those that the policy wants no more. Naming a version, as in NAME@2, loads it

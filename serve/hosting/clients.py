@@ -145,4 +145,4 @@ EVERYBODY = Client("", Key(sha256="0" * 64, admin=True))
 """Whoever sends a request that needs no key."""
 
 current_client: ContextVar[Client] = ContextVar("current_client", default=EVERYBODY)
-"""Who sends the request that is being answered; set when its key is checked."""
+"""The sender of the request that is being answered; set when its key is checked."""

@@ -25,7 +25,7 @@ PREFIX = "sha256:"
 MOST_OF_A_BUNDLE, MOST_FILES = 8 * LARGEST_MODEL, 100_000
 """Bytes and files. A bundle has a model's weights once more for each of their layouts."""
 ATTEMPTS, PAUSE_S = 3, 0.2
-"""How often to read files that change meanwhile, and how long to wait before that."""
+"""The most attempts to read files that keep changing, and the pause before each new one, seconds."""
 _CHUNK = 1 << 20
 _LOCATION = b"location"
 """The key of a data file's name in a model: without it, the model has no data files, and needs no parsing."""
@@ -165,7 +165,7 @@ class _Reading:
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """What changes when a file is written or replaced."""
+    """A file's device, number, size and times: one of them changes when it is written or replaced."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

@@ -68,7 +68,7 @@ class Guesses:
 
 @lru_cache(maxsize=MOST_ADDRESSES)
 def network_of(address: str) -> str:
-    """What counts as one sender: an IPv4 address, or the network of an IPv6 address; other texts as they are."""
+    """The network that counts as one sender: an IPv4 address, or an IPv6 address's /64; other texts as they are."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where a model's batches run: on its thread, or on the event loop if each is short.
+"""The place where a model's batches run: the event loop if each is short, else the model's thread.
 
 Handing a batch to the thread and its answers back costs about 0.15 ms of CPU, more than computing a small one, and
 Python runs only one of the two threads at a time anyway.

@@ -38,7 +38,7 @@ Array = NDArray[Any]
 State = Literal["loading", "ready", "recovering", "failed", "unloading", "unloaded"]
 BACKOFF = Backoff()
 ARRIVAL_S = 5.0
-"""How long a version that ends waits for requests that are arriving for it."""
+"""The longest wait of a version that ends for requests that are arriving for it."""
 _LOOK_S = 0.01
 
 

@@ -1,4 +1,4 @@
-"""Which versions of a model are served, and how requests are divided between two of them."""
+"""The choice of a model's versions to serve, and the division of requests between two of them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def read_statistics(repository: Repository, name: str = "", version: str =
 
 
 async def read_metrics(settings: ServeSettings, read: Callable[[], Found]) -> Found:
-    """What ``read`` finds in all workers' metrics.
+    """The result of ``read``, which looks at all workers' metrics.
 
     Those of several workers come from files, those of replicas by request, so not on the event loop. A single worker's
     take 2 ms; a thread would wait longer than that for a busy loop.

@@ -54,7 +54,7 @@ _FRAMING = 16
 
 
 class Stage(IntEnum):
-    """Where the parser is: between requests, in a head, in a body; or the connection reads no more requests."""
+    """The parser's place: between requests, in a head or in a body; or the connection reads no more requests."""
 
     IDLE = 0
     HEAD = 1

@@ -18,7 +18,7 @@ SWEEP_S = 1.0
 RESERVE = 64
 """Connections beyond the limit: each may ask for health, and is then closed."""
 RESERVE_S = 2.0
-"""How long one of the reserve may take to send its head."""
+"""The longest time that a connection of the reserve may take to send its head."""
 CROWDED, CROWDED_IDLE_S = 0.75, 5.0
 """Above this share of the limit, idle connections are closed after this time, to make room for others."""
 LEAST_RATE = 1024
@@ -53,7 +53,7 @@ class Swept(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a connection may do: bytes, counts, and seconds."""
+    """The limits of a connection: bytes, counts, and seconds."""
 
     head_bytes: int
     fields: int

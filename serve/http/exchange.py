@@ -33,7 +33,7 @@ _STATUS_LINES = {status: status_line(status) for status in range(200, 600)}
 
 
 class Wire(Protocol):
-    """What an exchange needs of its connection."""
+    """The part of a connection that an exchange uses."""
 
     @property
     def write_paused(self) -> bool:

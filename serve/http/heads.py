@@ -34,7 +34,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the server needs of a head. ``expects``: the client waits for 100 Continue before it sends the body."""
+    """The parts of a head that the server uses. ``expects``: the client waits for 100 Continue to send the body."""
 
     path: str
     raw_path: bytes

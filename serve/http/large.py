@@ -1,4 +1,4 @@
-"""What the reader does with large JSON: read requests, write answers. The arguments and results are parcels' values.
+"""The reader's functions for large JSON: to read requests, and to write answers. Arguments and results fit a parcel.
 
 Texts are arrays of bytes, so that they are mapped and not copied. Strings are sent as the protocol's binary data: to
 make a million objects of them takes long, and is done where nothing waits for it.
@@ -61,7 +61,7 @@ def unpack_strings(packed: Mapping[str, Array | Strings]) -> dict[str, Array]:
 
 
 def essence(described: Description) -> Description:
-    """What these functions need of a description."""
+    """The part of a description that these functions use."""
     return Description(
         described.inputs,
         described.outputs,

@@ -14,7 +14,7 @@ _ELSEWHERE = "put the file into --model-dir, and the settings on the command lin
 
 
 def parse_index(body: bytes) -> bool:
-    """Whether only models that are ready are asked for. RequestError for a body that says anything else."""
+    """True if the body asks for models that are ready alone. RequestError for a body that says anything else."""
     given = _object(body, "ready")
     ready = given.get("ready", False)
     if type(ready) is not bool:

@@ -91,7 +91,7 @@ class Origins:
 
 
 def _same(origin: str, host: bytes | None) -> bool:
-    """Whether an origin's host is that of Host. A proxy may have taken TLS off: 443 is as good as no port."""
+    """True if an origin's host is that of Host. A proxy may have taken TLS off: 443 is as good as no port."""
     return host is not None and _bare(origin) == _bare(host.decode("latin-1"))
 
 

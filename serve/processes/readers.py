@@ -43,7 +43,7 @@ class Reader:
         self._socket: socket.socket | None = None
         self._dying: list[subprocess.Popen[bytes]] = []
         self._due: float | None = None
-        """When a process that starts must have started; None if it has."""
+        """The moment until which a process must have started; None if it has."""
         self._idle: asyncio.TimerHandle | None = None
 
     @property

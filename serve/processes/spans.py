@@ -27,7 +27,7 @@ PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 """OpenTelemetry's own environment variables, as its specification of exporters has them; the first one wins."""
 PROTOCOL = "http/protobuf"
 CLOSE_S = 2.0
-"""How long a shutdown waits until the last spans are sent."""
+"""The longest wait of a shutdown until the last spans are sent."""
 _NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 
 

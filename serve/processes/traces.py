@@ -83,7 +83,7 @@ NO_TRACE = Trace()
 current_trace: ContextVar[Trace] = ContextVar("current_trace", default=NO_TRACE)
 """The trace of the request that is being answered."""
 recorders: list[Recorder] = []
-"""What records spans: nothing, or ``spans.Spans``."""
+"""The recorder of spans: none, or one ``spans.Spans``."""
 
 
 def begin_trace(traceparent: str | None, tracestate: str | None) -> Token[Trace]:

@@ -338,7 +338,7 @@ class ServerProcess:
 
     @property
     def grpc_address(self) -> str:
-        """Where it answers gRPC: HOST:PORT."""
+        """The address of its gRPC: HOST:PORT."""
         found = re.search(rf"listening on {re.escape(self.url)}; gRPC on (\S+);", self.log.read_text(errors="replace"))
         assert found, "it serves no gRPC"
         return found[1]

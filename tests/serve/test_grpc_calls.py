@@ -400,7 +400,7 @@ def test_an_idle_stream_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def status(caller: Caller, service: str) -> str:
-    """What the health check says."""
+    """The health check's answer."""
     request = messages.HealthRequest(service=service)
     answer = messages.HealthAnswer.FromString(await caller.call("/grpc.health.v1.Health/Check", request))
     return str(messages.HealthAnswer.Status.Name(answer.status))

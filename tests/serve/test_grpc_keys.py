@@ -1,4 +1,4 @@
-"""Who may do what over gRPC: operators, and keys with their limits."""
+"""Rights over gRPC: those of operators, and of keys with limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where batches run: on the event loop while each is short, else on the model's thread."""
+"""The place where batches run: the event loop while each is short, else the model's thread."""
 
 from __future__ import annotations
 

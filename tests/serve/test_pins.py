@@ -53,7 +53,7 @@ def save_apart(folder: Path, name: str, location: str, factor: int = 1) -> Path:
 
 
 async def answer(repository: Repository, name: str = "relu") -> str:
-    """What the model does to numbers."""
+    """The model's outputs for numbers."""
     x = numbers(2, 4)
     y = (await repository.find(name).infer({"x": x})).outputs["y"]
     return next(word for word, z in {"relu": np.maximum(x, 0), "neg": -x}.items() if np.array_equal(y, z))
@@ -85,7 +85,7 @@ def test_a_copy_has_all_files_and_the_same_digest(tmp_path: Path) -> None:
 
 
 def test_a_data_file_elsewhere_is_neither_copied_nor_loaded(tmp_path: Path) -> None:
-    """Whether the model names it, or a link beside the model leads there."""
+    """A data file outside the folder is refused if the model names it, and if a link beside the model leads there."""
 
     async def work() -> None:
         folder = tmp_path / "models"

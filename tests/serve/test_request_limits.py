@@ -1,4 +1,4 @@
-"""What one request may ask for: its rows, and the time that it waits."""
+"""Limits of one request: its rows, and the time that it waits."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ BODY = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """What is logged from here on."""
+    """The log's lines from here on."""
     made = io.StringIO()
     logs._current[:] = [Log(made)]
     yield made

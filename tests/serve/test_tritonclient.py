@@ -218,7 +218,7 @@ def test_async_infer_over_grpc(server: ServerProcess, expected: Any, streams: bo
 
 
 def zeros(*shape: int, dtype: type = np.float32, name: str = "image", datatype: str = "FP32") -> Any:
-    """What makes a tensor of a transport."""
+    """A function that makes an input tensor of these sizes for a transport."""
     return lambda transport: [transport.make_input(name, np.zeros(shape, dtype), datatype)]
 
 

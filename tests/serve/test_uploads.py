@@ -51,7 +51,7 @@ def test_a_whole_form(tail: bytes) -> None:
 
 
 def test_a_form_that_is_cut_is_refused_wherever_it_is() -> None:
-    """What arrived before the cut is whole: it used to be answered, for fewer pictures than were sent."""
+    """The pictures before the cut are whole: they used to be answered, although more were sent."""
     whole = TWO + b"--b--\r\n"
     app = app_of(MadeUpRepository(made := model()))
     for end in {*range(1, len(whole) - 3, 7), len(TWO), len(TWO) - 2, *range(len(whole) - 9, len(whole) - 2)}:

@@ -1,4 +1,4 @@
-"""Who may wait: twice as many requests as a model can answer, on a clock that is only counted."""
+"""Waiting under overload: twice as many requests as a model can answer, on a clock that is only counted."""
 
 from __future__ import annotations
 

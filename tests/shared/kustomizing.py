@@ -1,4 +1,4 @@
-"""What ``kubectl kustomize`` makes of a folder of deploy/kustomize, for machines without kubectl.
+"""A small renderer of deploy/kustomize, for machines without kubectl: it does as ``kubectl kustomize`` does.
 
 It knows what these folders use, and refuses the rest. ``tests/project/test_kustomize.py`` compares it with kubectl
 where that is there. Names of generated ConfigMaps get no hash here.

@@ -39,7 +39,7 @@ def _compile_parts(session: InferenceSession, partition: Partition, directory: P
 
 @dataclass(frozen=True)
 class Bundling:
-    """What else ``compile`` writes: a bundle, for these batch sizes, and onnxruntime's answers to check it by."""
+    """The bundle that ``compile`` writes, too: its batch sizes, whether there is one, and whether it is checked."""
 
     buckets: Sequence[int] | None = None
     bundle: bool = True

@@ -56,13 +56,16 @@ class LogLevel(StrEnum):
 class Serving:
     """The server's settings. None is not given: the environment or the file may have it."""
 
-    models: Annotated[list[Path] | None, argument(metavar="MODELS", help="The models, .onnx files.")] = None
+    models: Annotated[
+        list[Path] | None,
+        argument(metavar="MODELS", help="The models: .onnx files, and bundles of `trnrt compile -o DIR`."),
+    ] = None
     config: Path | None = flag("Options", "--config", metavar="FILE", help="A TOML file of these settings.")
     model_dir: Path | None = flag(
         "Options",
         "--model-dir",
         metavar="DIR",
-        help="Also serve every .onnx file of this folder, and every NAME/VERSION/model.onnx.",
+        help="Also serve the .onnx files and bundles of this folder, and each version in NAME/VERSION/model.onnx.",
     )
     follow_links: bool | None = flag(
         "Options",
@@ -253,7 +256,7 @@ class Serving:
         "--write-timeout",
         metavar="SECONDS",
         show_default="30.0",
-        help="How long a client may not read its answer, seconds; then its connection is closed.",
+        help="How long an answer may stay unread, seconds; then its connection is closed.",
     )
     keep_alive_timeout: float | None = flag(
         "Connections",
@@ -271,7 +274,9 @@ class Serving:
     insecure: bool | None = flag(
         "Options", "--insecure/--no-insecure", help="Allow addresses beyond this machine without API keys."
     )
-    admin: bool | None = flag("Options", "--admin/--no-admin", help="Allow loading and unloading models over HTTP.")
+    admin: bool | None = flag(
+        "Options", "--admin/--no-admin", help="Allow loading and unloading models over HTTP and gRPC."
+    )
     shadow: float | None = flag(
         "Options",
         "--shadow",
