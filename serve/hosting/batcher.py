@@ -213,7 +213,7 @@ class Batcher:
         if batch:
             self._computing = True
             free_since = self._free_since
-            self._thread.submit(lambda: self._compute(batch, free_since))
+            self._thread.submit(lambda: self._compute(batch, free_since), len(self._queue))
 
     def _take(self, chosen: list[Waiting], now: float, *, whole: bool = False) -> list[Waiting]:
         """Remove these requests from the queue, or the next ones, if no one wants their answers; the lock is held.

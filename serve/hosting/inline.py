@@ -42,9 +42,13 @@ class LoopOrThread:
         finally:
             self._large -= is_large
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run a job, now or on the thread. Call it on the event loop."""
-        if self._large or not self.quick:
+    def submit(self, job: Callable[[], None], waiting: int = 0) -> None:
+        """Run a job, now or on the thread. Call it on the event loop.
+
+        ``waiting``: the requests behind it. With more than another batch of them the loop is behind: it refuses requests
+        between any two batches, and only the thread goes on meanwhile.
+        """
+        if self._large or not self.quick or waiting > self._most_rows:
             self._thread.submit(job)
             return
         began = time.thread_time()

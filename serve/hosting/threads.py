@@ -12,8 +12,8 @@ from typing import Any, Protocol
 class Jobs(Protocol):
     """Takes a batcher's jobs."""
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run a job after the earlier ones."""
+    def submit(self, job: Callable[[], None], waiting: int = 0) -> None:
+        """Run a job after the earlier ones. ``waiting``: the requests that wait behind it."""
         ...
 
 
@@ -25,7 +25,7 @@ class ComputeThread:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None], waiting: int = 0) -> None:
         """Run a job after the earlier ones."""
         self._jobs.put(job)
 

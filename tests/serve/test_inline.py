@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import RELU, VARYING, Doubling, loaded, run, save
+from engines import RELU, VARYING, Doubling, loaded, numbers, run, save
 
 from trnrt.serve.hosting import inline
 from trnrt.serve.hosting.batcher import Batcher
@@ -33,7 +33,7 @@ class Thread:
     def __init__(self) -> None:
         self.jobs: list[Any] = []
 
-    def submit(self, job: Any) -> None:
+    def submit(self, job: Any, waiting: int = 0) -> None:
         self.jobs.append(job)
 
 
@@ -60,6 +60,31 @@ def test_a_request_of_several_batches_keeps_all_on_the_thread() -> None:
     assert len(thread.jobs) == 1
     chosen.submit(lambda: None)
     assert len(thread.jobs) == 1
+
+
+def test_while_more_than_a_batch_waits_the_thread_computes() -> None:
+    """An overloaded loop would compute one batch between hundreds of refusals."""
+    chosen, thread = place(0.0)
+    ran: list[int] = []
+    for waiting in (0, 32, 33, 200, 0):
+        chosen.submit(lambda: ran.append(1), waiting)
+    assert (len(ran), len(thread.jobs)) == (3, 2)
+
+
+def test_the_batcher_says_how_many_wait() -> None:
+    told: list[int] = []
+
+    class Told:
+        def submit(self, job: Any, waiting: int = 0) -> None:
+            told.append(waiting)
+            job()
+
+    async def work() -> None:
+        batcher = Batcher("m", Doubling(), Told(), Limits(4, 0.0, 256), Metrics())
+        await asyncio.gather(*(batcher.infer({"x": numbers(1, 4)}, 1, (), 60.0) for _ in range(11)))
+
+    run(work())
+    assert told == [7, 3, 0]
 
 
 def test_a_model_that_turns_slow_returns_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +146,9 @@ def test_a_short_model_answers_on_the_loop(tmp_path: Path, monkeypatch: pytest.M
 
         model._engine.loaded.run = note_thread  # type: ignore[method-assign]
         rows = np.arange(-8, 24, dtype=np.float32).reshape(8, 4)
-        answers = await asyncio.gather(*(model.infer({"x": row[None]}) for row in rows))
+        answers = []
+        for few in (rows[:4], rows[4:]):  # with more at once the loop would count as overloaded
+            answers += await asyncio.gather(*(model.infer({"x": row[None]}) for row in few))
         assert [a.outputs["y"].tolist() for a in answers] == [[row.clip(0).tolist()] for row in rows]
         assert threads == {threading.main_thread().name}
         whole = await model.infer({"x": rows})

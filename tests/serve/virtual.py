@@ -109,7 +109,7 @@ class VirtualThread:
         self._baton, self._go = threading.Semaphore(0), threading.Semaphore(0)
         clock.resume = self._resume
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None], waiting: int = 0) -> None:
         """Let it begin; back when it waits for the device."""
 
         def work() -> None:
