@@ -45,8 +45,8 @@ class LoopOrThread:
     def submit(self, job: Callable[[], None], waiting: int = 0) -> None:
         """Run a job, now or on the thread. Call it on the event loop.
 
-        ``waiting``: the requests behind it. With more than another batch of them the loop is behind: it refuses requests
-        between any two batches, and only the thread goes on meanwhile.
+        ``waiting``: the requests behind it. With more than another batch of them the loop is behind, and the
+        thread takes the job, so that the loop can refuse requests meanwhile.
         """
         if self._large or not self.quick or waiting > self._most_rows:
             self._thread.submit(job)
