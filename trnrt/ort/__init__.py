@@ -10,6 +10,7 @@
 ``profile``    the file that ``end_profiling`` writes
 ``metadata``   ModelMetadata
 ``session``    the methods of onnxruntime's session that need only ``run`` and the model
+``notebook``   a session in a notebook
 ``module``     the functions of onnxruntime's module
 ``refused``    names that refuse any use, with the reason
 
