@@ -24,7 +24,6 @@ from trnrt.inputs.drawing import blank, draw
 from trnrt.neuron.device import device_target, logical_config
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
 from trnrt.nki.machine.timing import Range
-from trnrt.ort.providers import read_providers
 from trnrt.ort.session import OrtSession
 from trnrt.planner import Plan, PlanOptions, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
@@ -127,7 +126,7 @@ class InferenceSession(OrtSession):
         self._take_options(sess_options, more)
         self._source = read_source(model, more.get("path_or_bytes"))
         asked = {"target": target, "dtype": dtype, "backend": backend, "fallback": fallback, "buckets": buckets}
-        chosen = read_providers(providers or self._session_options.providers, provider_options, self._severity)
+        chosen = self._read_providers(providers, provider_options)
         given = {name: value for name, value in asked.items() if value is not None and (name, value) != _AUTO}
         self._asked = {"backend": "auto", "shapes": shapes, **more, **chosen, **given}
         self._open(self._asked)
@@ -175,7 +174,7 @@ class InferenceSession(OrtSession):
 
     def _open_bundle(self, bundle: Bundle, asked: Mapping[str, Any]) -> None:
         """Take everything that a plan depends on from the bundle. OptionError if the caller ``asked`` for another."""
-        if self._session_options.sizes:
+        if self._sizes:
             raise OptionError("a bundle has its sizes", hint="leave out add_free_dimension_override_by_name")
         cache = BundledPlans(bundle, asked.get("cache_dir"), enabled=asked.get("cache", True))
         device = asked.get("device")
@@ -199,7 +198,7 @@ class InferenceSession(OrtSession):
         self.backend_reason = choice.reason
 
     def _read_model(self) -> None:
-        self.model: ImportedModel = import_model(self._file, sizes=self._session_options.sizes)
+        self.model: ImportedModel = import_model(self._file, sizes=self._sizes)
         self.name = self.model.name
         self.metadata = self.model.metadata
         self._slicer = Slicer(self.model)

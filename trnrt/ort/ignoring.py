@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterable, Mapping
 
 from trnrt.errors import InterfaceWarning
-from trnrt.ort.table import MODULE, note_of
 
 ERROR_SEVERITY = 3
 """onnxruntime's level of errors: at this one and above, warnings stay out."""
@@ -43,6 +42,8 @@ def warn_ignored(reasons: Mapping[str, str], severity: int = _UNSET) -> None:
 
 def warn_of(owner: str, names: Iterable[str], severity: int = _UNSET) -> None:
     """Warn once that these names of the table are ignored."""
+    from trnrt.ort.table import MODULE, note_of  # most sessions need no table
+
     prefix = "" if owner == MODULE else f"{owner}."
     warn_ignored({f"{prefix}{name}": note_of(owner, name) for name in names}, severity)
 

@@ -1,4 +1,7 @@
-"""The methods of onnxruntime's session beyond ``run`` and its inputs and outputs."""
+"""The methods of onnxruntime's session beyond ``run`` and its inputs and outputs.
+
+Modules are imported by the methods that need them: a script that only runs a model should not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from trnrt.errors import OptionError, TrnrtError
-from trnrt.importer import ImportedModel
-from trnrt.ort.binding import IOBinding
+from trnrt.importer import ImportedModel, OpenSizes
 from trnrt.ort.ignoring import warn_ignored, warn_of
-from trnrt.ort.metadata import ModelMetadata, metadata_of
-from trnrt.ort.options import SessionOptions, check_run_options, read_session_options
-from trnrt.ort.profile import Recorder
 from trnrt.ort.providers import providers_of, read_providers
-from trnrt.ort.refused import refusal
-from trnrt.ort.values import OrtMemoryInfo, OrtValue
 from trnrt.planner import PlanOptions
 from trnrt.running.feeding import NodeArg
 from trnrt.running.results import RunResult
 from trnrt.text import quote, shape_text
 
 if TYPE_CHECKING:
+    from trnrt.ort.binding import IOBinding
+    from trnrt.ort.metadata import ModelMetadata
+    from trnrt.ort.options import SessionOptions
+    from trnrt.ort.profile import Recorder
+    from trnrt.ort.values import OrtMemoryInfo, OrtValue
     from trnrt.planner.parts.partition import Partition
 
 Callback = Callable[[list[Any], Any, str], None]
@@ -51,7 +53,7 @@ class OrtSession(ABC):
     last_run: RunResult
     bundle: object
     _asked: dict[str, Any]
-    _session_options: SessionOptions
+    _given_options: SessionOptions | None = None
     _recorder: Recorder | None = None
 
     @property
@@ -138,11 +140,15 @@ class OrtSession(ABC):
         run_options: object = None,
     ) -> list[OrtValue]:
         """As ``run``, for values in place of arrays."""
+        from trnrt.ort.values import OrtValue
+
         feeds = {name: value.numpy() for name, value in input_dict_ort_values.items()}
         return [OrtValue(made) for made in self.run(output_names, feeds, run_options)]
 
     def io_binding(self) -> IOBinding:
         """A binding for ``run_with_iobinding``."""
+        from trnrt.ort.binding import IOBinding
+
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: object = None) -> None:
@@ -179,11 +185,17 @@ class OrtSession(ABC):
 
     def get_modelmeta(self) -> ModelMetadata:
         """The model file's metadata."""
+        from trnrt.ort.metadata import metadata_of
+
         return metadata_of(self.model)
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
-        return self._session_options
+        from trnrt.ort.options import SessionOptions
+
+        if self._given_options is None:
+            self._given_options = SessionOptions()
+        return self._given_options
 
     def get_providers(self) -> list[str]:
         """The backend's name, and CPUExecutionProvider if onnxruntime runs what the device can't."""
@@ -200,7 +212,7 @@ class OrtSession(ABC):
         self, providers: Sequence[object] | None = None, provider_options: Sequence[Mapping[str, str]] | None = None
     ) -> None:
         """Open the session again with these providers; compiled programs are released."""
-        asked = {**self._asked, **read_providers(providers, provider_options, self._severity)}
+        asked = {**self._asked, **self._read_providers(providers, provider_options)}
         self.close()
         self._open(asked)
         self._asked = asked
@@ -218,14 +230,20 @@ class OrtSession(ABC):
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
         """Zeros in the host's memory."""
+        from trnrt.ort.values import OrtValue
+
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
         """The host's memory, for each input."""
+        from trnrt.ort.values import OrtMemoryInfo
+
         return [OrtMemoryInfo() for _ in self.get_inputs()]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
         """The host's memory, for each output."""
+        from trnrt.ort.values import OrtMemoryInfo
+
         return [OrtMemoryInfo() for _ in self.get_outputs()]
 
     def disable_fallback(self) -> None:
@@ -247,28 +265,48 @@ class OrtSession(ABC):
     if not TYPE_CHECKING:  # it would hide misspelt names from the checker
 
         def __getattr__(self, name: str) -> Any:
+            from trnrt.ort.refused import refusal
+
             raise refusal("InferenceSession", name)
 
     @property
     def _severity(self) -> int:
-        return self._session_options.log_severity_level
+        return -1 if self._given_options is None else self._given_options.log_severity_level
+
+    @property
+    def _sizes(self) -> OpenSizes:
+        """The sizes of open dimensions that the session's options give."""
+        return OpenSizes() if self._given_options is None else self._given_options.sizes
 
     def _take_options(self, given: object, more: Mapping[str, object]) -> None:
         """Read the session's options, and warn about those, and arguments of onnxruntime, that are ignored."""
-        self._session_options = read_session_options(given)
-        self._session_options.check()
+        if given is not None:
+            from trnrt.ort.options import read_session_options
+
+            self._given_options = read_session_options(given)
+            self._given_options.check()
         warn_ignored({name: reason for name, reason in _ARGUMENTS.items() if more.get(name)}, self._severity)
         self._profiling_start_ns = 0
 
+    def _read_providers(
+        self, providers: Sequence[object] | None, options: Sequence[Mapping[str, str]] | None
+    ) -> dict[str, Any]:
+        """The arguments that the providers ask for, by default those of the session's options."""
+        if not providers and self._given_options is not None:
+            providers = self._given_options.providers
+        return read_providers(providers, options, self._severity)
+
     def _begin_profiling(self, begun_ns: int) -> None:
         """Record runs from now on, if the options ask for it; the session began to open at ``begun_ns``."""
-        options = self._session_options
-        if options.enable_profiling:
+        options = self._given_options
+        if options is not None and options.enable_profiling:
+            from trnrt.ort.profile import Recorder
+
             self._recorder = Recorder(options.profile_file_prefix, self.get_providers()[0], begun_ns)
             self._profiling_start_ns = self._recorder.start_ns
 
     def _check_cpu(self, fallback: str | None) -> None:
-        if fallback and self._session_options.forbids_cpu:
+        if fallback and self._given_options is not None and self._given_options.forbids_cpu:
             raise OptionError(
                 f"fallback={fallback!r} in a session whose options forbid the CPU", hint="leave out one of the two"
             )
@@ -278,6 +316,8 @@ class OrtSession(ABC):
     ) -> list[Any]:
         """``run`` with options, and noted in the profile if there is one."""
         if run_options is not None:
+            from trnrt.ort.options import check_run_options
+
             check_run_options(run_options)
         recorder, begun = self._recorder, time.perf_counter_ns()
         outputs = self._answer(output_names, feeds)
