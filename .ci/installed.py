@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 SESSION = """
@@ -27,6 +28,7 @@ assert "site-packages" in trnrt.__file__, trnrt.__file__
 assert scores.shape == (1, 10), scores.shape
 """
 REQUEST = {"inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.0] * 64}]}
+JSON = {"content-type": "application/json"}
 START_S = 120.0
 
 
@@ -44,7 +46,7 @@ def try_wheel(wheel: Path, python: str, place: Path) -> None:
     clean["TRNRT_CACHE"] = str(place / "cache")
 
     def run(*command: str) -> str:
-        print("$", " ".join(command), flush=True)
+        print("$", *(part for part in command if "\n" not in part), flush=True)
         done = subprocess.run(command, cwd=place, env=clean, stdout=subprocess.PIPE, text=True)
         if done.returncode:
             sys.exit(f"{done.stdout}\n{' '.join(command)}: exit code {done.returncode}")
@@ -74,31 +76,29 @@ def ask_server(command: list[str], place: Path, env: dict[str, str]) -> str:
     log = place / "serve.txt"
     with log.open("w") as out, subprocess.Popen(command, cwd=place, env=env, stdout=out, stderr=out) as server:
         try:
-            url = wait_for_address(server, log)
-            (name,) = [entry["name"] for entry in json.loads(ask(f"{url}/v2/repository/index", {}))]
-            answer = ask(f"{url}/v2/models/{name}/infer", REQUEST)
+            url = wait_until_ready(server, log)
+            request = Request(f"{url}/v2/models/digits_cnn/infer", json.dumps(REQUEST).encode(), JSON)
+            with urlopen(request, timeout=60) as answer:
+                found: str = answer.read().decode()
         finally:
             server.send_signal(signal.SIGTERM)
     if server.returncode:
         sys.exit(f"{log.read_text()}\nthe server ended with {server.returncode}")
-    return answer[:200]
+    return found[:200]
 
 
-def ask(url: str, body: dict[str, object]) -> str:
-    """POST a JSON body, and return the answer."""
-    request = Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urlopen(request, timeout=60) as answer:
-        return str(answer.read().decode())
-
-
-def wait_for_address(server: subprocess.Popen[bytes], log: Path) -> str:
-    """The address that the server prints when it is ready."""
+def wait_until_ready(server: subprocess.Popen[bytes], log: Path) -> str:
+    """The address that the server prints, when its model is ready."""
     end = time.monotonic() + START_S
     while time.monotonic() < end and server.poll() is None:
         if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
-            return found[0]
+            try:
+                with urlopen(f"{found[0]}/v2/health/ready", timeout=60):
+                    return found[0]
+            except HTTPError:  # not yet
+                pass
         time.sleep(0.2)
-    sys.exit(f"{log.read_text()}\nthe server printed no address within {START_S:.0f} s")
+    sys.exit(f"{log.read_text()}\nthe server was not ready within {START_S:.0f} s")
 
 
 if __name__ == "__main__":
