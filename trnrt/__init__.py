@@ -14,6 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trnrt.ort.binding import IOBinding as IOBinding
+    from trnrt.ort.enums import ExecutionMode as ExecutionMode
+    from trnrt.ort.enums import GraphOptimizationLevel as GraphOptimizationLevel
+    from trnrt.ort.options import RunOptions as RunOptions
+    from trnrt.ort.options import SessionOptions as SessionOptions
+    from trnrt.ort.providers import get_available_providers as get_available_providers
+    from trnrt.ort.values import OrtValue as OrtValue
     from trnrt.planner.choices import Choices as Choices
     from trnrt.running.feeding import NodeArg as NodeArg
     from trnrt.session import InferenceSession as InferenceSession
