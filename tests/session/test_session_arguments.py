@@ -49,7 +49,7 @@ def test_models_in_any_form(kind: str, tmp_path: Path) -> None:
 def test_no_model_or_two(tmp_path: Path) -> None:
     for given in ({}, {"model": net(), "path_or_bytes": b""}):
         with pytest.raises(TypeError, match="needs one model"):
-            trnrt.InferenceSession(**given)  # type: ignore[arg-type]
+            trnrt.InferenceSession(**given)
     with pytest.raises(OptionError, match="a model is of type int"):
         read_source(3)
     apart = net("float[N,3] x, float[N,3] w")

@@ -51,7 +51,6 @@ class OrtSession(ABC):
     backend: str
     backend_reason: str
     last_run: RunResult
-    bundle: object
     _asked: dict[str, Any]
     _given_options: SessionOptions | None = None
     _recorder: Recorder | None = None
