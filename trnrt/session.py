@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from numpy.typing import NDArray
 
@@ -22,7 +22,6 @@ from trnrt.importer import ImportedModel, import_model
 from trnrt.inputs.drawing import blank, draw
 from trnrt.neuron.device import device_target, logical_config
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
-from trnrt.nki.machine.timing import Range
 from trnrt.planner import Plan, PlanOptions, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.options import EIGHT_BITS, Float8
@@ -42,6 +41,9 @@ from trnrt.running.results import RunResult
 from trnrt.running.routes import Routes
 from trnrt.running.rows import count_rows, join_slices, take_slice
 from trnrt.running.slicing import Slicer
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
 
 Array = NDArray[Any]
 T = TypeVar("T")

@@ -20,7 +20,6 @@ import io
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -339,6 +338,8 @@ def _remove(path: Path) -> int:
     size = _size(path)
     with contextlib.suppress(OSError):
         if path.is_dir():
+            import shutil  # and all of its archives' formats, to remove a folder of AWS's compiler
+
             shutil.rmtree(path)
         else:
             path.unlink()
