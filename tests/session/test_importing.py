@@ -44,3 +44,18 @@ def test_importing_the_session_imports_nothing_that_a_model_needs() -> None:
 def test_the_version_is_the_distribution_s() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == trnrt.__version__
+
+
+def test_a_cached_answer_needs_no_graph(tmp_path: Path) -> None:
+    """Nor the timing model, nor any kernel but the model's own."""
+    code = (
+        f"import os; os.environ['TRNRT_CACHE'] = {str(tmp_path)!r}; import numpy as np; "
+        "from trnrt import InferenceSession; "
+        "session = InferenceSession('models/digits_cnn.onnx'); "
+        "print(session.run(None, {'image': np.ones((1, 1, 8, 8), np.float32)})[0].tolist())"
+    )
+    first, second = (modules_after(code) for _ in range(2))
+    assert "onnx_ir" in first
+    assert second.isdisjoint(
+        (*FOREIGN, *STANDARD, "trnrt.operators", "trnrt.planner.making", "trnrt.nki.machine.timing")
+    )
