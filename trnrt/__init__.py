@@ -13,6 +13,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trnrt.version import __version__
+
 if TYPE_CHECKING:
     from trnrt.ort.binding import IOBinding as IOBinding
     from trnrt.ort.enums import ExecutionMode as ExecutionMode
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from trnrt.running.feeding import NodeArg as NodeArg
     from trnrt.session import InferenceSession as InferenceSession
     from trnrt.validate import validate as validate
-
-__version__ = "0.2.0"
 
 # onnxruntime's wheels report to Microsoft over HTTPS, unless this is set before the import (Privacy.md in them). No
 # data of a user leaves the machine unasked.
