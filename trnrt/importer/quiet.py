@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-_LOCK = threading.Lock()
+# A thread may enter again: the graph of a model from the cache is read when it is first bound.
+_LOCK = threading.RLock()
 _LOGGERS = ("onnx_ir", "onnxscript")
 
 
