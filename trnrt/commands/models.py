@@ -6,15 +6,16 @@ from typing import Annotated
 
 from click.exceptions import Exit
 
+from trnrt.commands.members import Backend
 from trnrt.commands.options import (
     EFFORT,
-    Backend,
     BackendFlag,
     BucketsFlag,
     BundleFlag,
     CacheFlag,
     CaseFlag,
     CheckFlag,
+    ComparedRowsFlag,
     CompileBackendFlag,
     CompileBucketsFlag,
     CompiledFlag,
@@ -41,7 +42,6 @@ from trnrt.commands.options import (
     RouteFlag,
     RowsFlag,
     RunEffortFlag,
-    SamplesFlag,
     SeedFlag,
     SelfTestFlag,
     TargetFlag,
@@ -68,7 +68,7 @@ def run_command(
     *,
     model: ModelFile,
     inputs: InputFiles = None,
-    batch: RowsFlag = None,
+    rows: RowsFlag = None,
     seed: SeedFlag = 0,
     images: Images,
     planning: Planning,
@@ -87,13 +87,11 @@ def run_command(
         raise OptionError("--logits needs --top", hint="add --top K")
     if drawing.is_set and drawing.draw is None:
         raise OptionError("--draw-as, --min-score and --max-overlap need --draw", hint="add --draw OUT.png")
-    if batch is not None and inputs:
-        raise OptionError("--batch draws random rows, and --input gives rows", hint="leave one of them out")
     from trnrt.commands.opening import Feeding
     from trnrt.commands.run import run
 
     options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options, sequences)
-    run(model, options, Feeding(inputs or [], images.options, batch, seed), showing, drawing, reporting)
+    run(model, options, Feeding(inputs or [], images.options, rows, seed), showing, drawing, reporting)
 
 
 def validate_command(
@@ -101,7 +99,7 @@ def validate_command(
     model: ModelFile,
     inputs: InputFiles = None,
     data: LabelledFile = None,
-    samples: SamplesFlag = None,
+    rows: ComparedRowsFlag = None,
     seed: SeedFlag = 0,
     images: Images,
     planning: Planning,
@@ -117,7 +115,7 @@ def validate_command(
     """Compare with onnxruntime on the same inputs; exit 0 if all outputs, and steps, are within tolerance, else 1."""
     from trnrt.commands.validate import Given, validate
 
-    given = Given(inputs or [], data, images.options, samples, seed)
+    given = Given(inputs or [], data, images.options, rows, seed)
     options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options, sequences)
     if not validate(model, options, given, comparing, reporting):
         raise Exit(1)
