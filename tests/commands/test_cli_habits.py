@@ -110,3 +110,29 @@ def test_completion_of_verbs_flags_and_values(monkeypatch: pytest.MonkeyPatch) -
 def test_completion_finds(words: list[str], typed: str, found: list[str]) -> None:
     made = ShellComplete(app, {}, "trnrt", "_TRNRT_COMPLETE")
     assert [item.value for item in made.get_completions(words, typed)] == found
+
+
+def test_doctor_folds_the_device_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trnrt.commands.host.is_laptop", lambda machine: True)
+    outcome = trnrt("doctor")
+    assert outcome.code == 0
+    rows = [line.split()[1] for line in outcome.out.splitlines()[3:] if line.startswith("ok ")]
+    assert rows == ["simulator", "versions", "cache", "extras"]
+    assert outcome.out.endswith("\n\nno Neuron device: the simulator is used; --device shows the checks\n")
+    assert "agrees with onnxruntime" in outcome.out
+    assert "aws-neuronx-dkms" in trnrt("doctor", "--device").out
+    document = trnrt("doctor", "--json").document
+    assert [finding["name"] for finding in document["host"]] == rows
+    assert "driver" in [finding["name"] for finding in document["findings"]]
+
+
+def test_doctor_says_when_the_simulator_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr("trnrt.commands.host.is_laptop", lambda machine: True)
+    monkeypatch.setattr("trnrt.session.InferenceSession", fail)
+    outcome = trnrt("doctor")
+    assert outcome.code == 1
+    assert "\nwrong  simulator " in outcome.out
+    assert "the sample model fails: no such instruction" in " ".join(outcome.out.split())

@@ -74,6 +74,13 @@ class Fit(StrEnum):
     STRETCH = "stretch"
     LETTERBOX = "letterbox"
     CROP = "crop"
+    CENTER = "center"
+
+
+class Preprocess(StrEnum):
+    """A known way from a picture to a model's input; see ``trnrt.inputs.images.PRESETS``."""
+
+    IMAGENET = "imagenet"
 
 
 class DrawAs(StrEnum):

@@ -44,6 +44,7 @@ from trnrt.commands.options import (
     RunEffortFlag,
     SeedFlag,
     SelfTestFlag,
+    ShowDeviceFlag,
     TargetFlag,
     UnsupportedFlag,
 )
@@ -236,21 +237,26 @@ def buckets_command(
 def doctor_command(
     reporting: Reporting,
     backend: BackendFlag = Backend.AUTO,
+    show_device: ShowDeviceFlag = False,
     self_test: SelfTestFlag = False,
     target: TargetFlag = None,
     case: CaseFlag = None,
     route: RouteFlag = None,
     allow_unsupported_device: UnsupportedFlag = False,
 ) -> None:
-    """Check AWS's packages, the driver, the device and the settings. Show which backend would be used, why, and how to
-    fix each finding; exit 0 if the backend can be used (auto: any), else 1. With --self-test: run every kernel and
+    """Check the simulator's numbers, the cache, AWS's packages, the driver, the device and the settings. Show which
+    backend would be used, why, and how to fix each finding; exit 0 if the backend can be used (auto: any), else 1.
+    With --self-test: run every kernel and
     the sample models on the device, and write a report (trnrt-self-test.json, or --json-out)."""
     from trnrt.commands.doctor import examine, set_for_children
     from trnrt.commands.doctor import self_test as run_self_test
 
     set_for_children(route, allow_unsupported=allow_unsupported_device)
-    test = run_self_test if self_test else examine
-    if not test(backend.value, target, reporting, case):
+    if self_test:
+        passed = run_self_test(backend.value, target, reporting, case)
+    else:
+        passed = examine(backend.value, target, reporting, case, device=show_device)
+    if not passed:
         raise Exit(1)
 
 

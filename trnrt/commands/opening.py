@@ -17,6 +17,7 @@ from trnrt.commands.overriding import apply_plan
 from trnrt.commands.records import SessionOptions
 from trnrt.commands.sampling import chosen_sample
 from trnrt.errors import InputError, OptionError
+from trnrt.inputs.finite import odd_notes
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import LARGEST_INPUT, Inputs, Pictures, read_inputs
 from trnrt.report.console import note, working
@@ -111,7 +112,8 @@ def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
         return first_rows(read, feeding.rows)
     if feeding.images != ImageOptions():
         raise OptionError(
-            "--layout, --color, --scale, --mean, --std and --fit need an image", hint="give one with --input"
+            "--preprocess, --layout, --color, --scale, --mean, --std and --fit need an image",
+            hint="give one with --input",
         )
     if sample is not None:
         read = read_inputs([str(sample.data)], wanted, metadata=session.metadata, images=feeding.images)
@@ -125,12 +127,12 @@ def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
 
 
 def first_rows(inputs: Inputs, rows: int | None) -> Inputs:
-    """The first rows of inputs; None leaves all."""
-    if rows is None:
-        return inputs
-    feeds = {name: array[:rows] if array.ndim else array for name, array in inputs.feeds.items()}
-    pictures = {name: Pictures(one.paths[:rows], one.how) for name, one in inputs.pictures.items()}
-    return Inputs(feeds, inputs.notes, pictures)
+    """The first rows of inputs, None for all; with a note on each input that holds NaN or infinite values."""
+    feeds, pictures = inputs.feeds, inputs.pictures
+    if rows is not None:
+        feeds = {name: array[:rows] if array.ndim else array for name, array in feeds.items()}
+        pictures = {name: Pictures(one.paths[:rows], one.how) for name, one in pictures.items()}
+    return Inputs(feeds, [*inputs.notes, *odd_notes(feeds)], pictures)
 
 
 def fixed_batch(session: InferenceSession) -> int | None:

@@ -131,6 +131,15 @@ def read_numbers(text: str) -> tuple[float, ...]:
         ) from None
 
 
+def read_scale(text: str) -> float:
+    """``"0.5"`` or ``"1/255"`` as a number; OptionError if it is neither."""
+    above, _, below = text.partition("/")
+    try:
+        return float(above) / float(below or 1)
+    except (ValueError, ZeroDivisionError):
+        raise OptionError(f"{text!r} is not a number", hint="give a number, or a fraction as 1/255") from None
+
+
 def read_percent(text: str) -> float:
     """``"2%"``, ``"2 %"`` or ``"0.5"`` as percent, 0 or more; OptionError if it isn't that."""
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?\s*%?", text.strip(), re.ASCII):
@@ -383,6 +392,9 @@ RowsFlag = Annotated[
         help="Run N rows: random ones (by default the model's fixed batch, else 1), or the first N of --input or the "
         "sample (by default all).",
     ),
+]
+ShowDeviceFlag = Annotated[
+    bool, device_flag("--device", help="Show the checks of the device on a machine without one, too.")
 ]
 SelfTestFlag = Annotated[
     bool,

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnrt.commands.members import Backend, Color, DrawAs, DType, Fallback, Fit, Layout, Narrow, Stage
+from trnrt.commands.members import Backend, Color, DrawAs, DType, Fallback, Fit, Layout, Narrow, Preprocess, Stage
 from trnrt.commands.options import (
     BUDGET,
     CALIBRATION,
@@ -33,11 +33,15 @@ from trnrt.commands.options import (
     read_budget,
     read_lengths,
     read_numbers,
+    read_scale,
 )
 
 if TYPE_CHECKING:
     from trnrt.backends import DeviceOptions
     from trnrt.inputs.images import ImageOptions
+
+
+IMAGE_FLAGS = "--preprocess, --layout, --color, --scale, --mean, --std and --fit"
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class Images:
         "Images",
         "--scale",
         metavar="F",
-        help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255.",
+        help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255; also as 1/255.",
+        parser=read_scale,
         callback=check_finite,
     )
     mean: Sequence[float] | None = flag(
@@ -62,22 +67,31 @@ class Images:
     fit: Fit | None = flag(
         "Images",
         "--fit",
-        help="Images of another size: stretch each side (the default), pad with grey (letterbox), or crop.",
+        help="Images of another size: stretch each side (the default), pad with grey (letterbox), crop what exceeds, "
+        "or show the center: 224 of 256 pixels.",
+    )
+    preprocess: Preprocess | None = flag(
+        "Images",
+        "--preprocess",
+        help="Images: imagenet is RGB, --fit center, --scale 1/255, --mean 0.485,0.456,0.406, --std 0.229,0.224,0.225. "
+        "Other flags replace its settings.",
     )
 
     @property
     def options(self) -> ImageOptions:
         """The same, as the readers of images take it."""
-        from trnrt.inputs.images import ImageOptions
+        from trnrt.inputs.images import PRESETS, ImageOptions
 
-        return ImageOptions(
-            self.layout and self.layout.value,
-            self.color and self.color.value,
-            self.scale,
-            None if self.mean is None else tuple(self.mean),
-            None if self.std is None else tuple(self.std),
-            self.fit and self.fit.value,
-        )
+        given = {
+            "layout": self.layout and self.layout.value,
+            "color": self.color and self.color.value,
+            "scale": self.scale,
+            "mean": None if self.mean is None else tuple(self.mean),
+            "std": None if self.std is None else tuple(self.std),
+            "fit": self.fit and self.fit.value,
+        }
+        preset = ImageOptions() if self.preprocess is None else PRESETS[self.preprocess.value]
+        return replace(preset, **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from trnrt.commands.opening import (
     writing_errors,
 )
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Comparing, SessionOptions
+from trnrt.commands.records import IMAGE_FLAGS, Comparing, SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.commands.sampling import own_data
 from trnrt.errors import OptionError
@@ -94,7 +94,7 @@ def _check(given: Given, comparing: Comparing) -> None:
     if given.data is not None and given.files:
         raise OptionError("--data and --input both give the inputs", hint="leave one of them out")
     if given.data is not None and given.images != ImageOptions():
-        raise OptionError("--layout, --color, --scale, --mean, --std and --fit need an image; --data holds arrays")
+        raise OptionError(f"{IMAGE_FLAGS} need an image; --data holds arrays", hint="leave them out")
     if comparing.float_model is not None and given.data is None:
         raise OptionError("--float compares accuracies, which need labels", hint="give rows and labels with --data")
     if comparing.bundle is not None and not comparing.layers:
