@@ -10,7 +10,8 @@ from trnrt.neuron.findings import Finding
 from trnrt.text import error_text, one_line, quote, size_text
 
 if TYPE_CHECKING:
-    from trnrt.neuron.doctor import Diagnosis, Machine
+    from trnrt.neuron.doctor import Diagnosis
+    from trnrt.neuron.doctor.machine import Machine
 
 AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx")
 NO_DEVICE = "no Neuron device: the simulator is used; --device shows the checks"
@@ -55,8 +56,8 @@ def _compare_numbers() -> Finding:
         report = validate(session, feeds)
     except Exception as error:  # whatever a broken installation raises
         return Finding("simulator", "wrong", f"the sample model fails: {one_line(str(error))}", "it runs")
-    error, version = error_text(max(output.max_abs for output in report.outputs)), _version("onnxruntime")
-    how = f"{_ROWS} rows of the sample {quote(sample.name)}: the largest error is {error}"
+    largest, version = error_text(max(output.max_abs for output in report.outputs)), _version("onnxruntime")
+    how = f"{_ROWS} rows of the sample {quote(sample.name)}: the largest error is {largest}"
     if report.passed:
         return Finding("simulator", "ok", f"works, and agrees with onnxruntime {version} ({how})")
     mend = "trnrt validate --sample digits shows the outputs; reinstall onnxruntime and numpy"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.members import Backend, Color, DrawAs, DType, Fallback, Fit, Layout, Narrow, Preprocess, Stage
 from trnrt.commands.options import (
@@ -82,7 +82,7 @@ class Images:
         """The same, as the readers of images take it."""
         from trnrt.inputs.images import PRESETS, ImageOptions
 
-        given = {
+        given: dict[str, Any] = {
             "layout": self.layout and self.layout.value,
             "color": self.color and self.color.value,
             "scale": self.scale,

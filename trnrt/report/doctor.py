@@ -56,8 +56,8 @@ def doctor_parts(diagnosis: Diagnosis, asked: str, host: Sequence[Finding] = (),
     ``host``: findings to show first, instead of the diagnosis's own of the same names. ``folded``: a line that stands
     for all the others.
     """
-    names = {finding.name for finding in host}
-    others = () if folded else (finding for finding in diagnosis.findings if finding.name not in names)
+    shown = {finding.name for finding in host}
+    others = () if folded else (finding for finding in diagnosis.findings if finding.name not in shown)
     findings = (*host, *others)
     headline = textwrap.fill(escape_text(_headline(diagnosis, asked)), WIDTH)
     parts: list[Any] = [Text(headline, "bold"), "", _table(findings)]
