@@ -54,7 +54,7 @@ def profile(
     comparisons = compare(baseline, document)
     files = Files()
     files.write_document(reporting, document)
-    files.write_views(views, profiles, "part")
+    files.write_views(views, profiles, "part", plans=partition.plans)
     page = _overview(partition, document) + page_text(profiles, comparisons, baseline)
     if measured:
         predicted = {plan.name: found.benchmark for plan, (_, found) in zip(partition.plans, profiles, strict=True)}

@@ -15,6 +15,7 @@ from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:
     from trnrt.nki.profiling import Profile
+    from trnrt.planner.plan import Plan
     from trnrt.report.against import Difference
     from trnrt.report.comparing import Baseline, Comparison
     from trnrt.report.documents import Document
@@ -95,10 +96,12 @@ class Files:
         profiles: Sequence[tuple[str, Profile]],
         noun: str = "call",
         differences: Sequence[Difference] = (),
+        plans: Sequence[Plan] = (),
     ) -> None:
         """Write ``--html`` and ``--trace``; several profiles go into numbered files, and a note names them.
 
-        ``differences``: for each profile that from another run, if there is one.
+        ``differences``: for each profile that from another run, if there is one. ``plans``: the models', for their
+        fusion graphs.
         """
         for number, (name, predicted) in enumerate(profiles, 1):
             if views.html is not None:
@@ -106,7 +109,9 @@ class Files:
                     from trnrt.report.page import report_html
 
                     difference = differences[number - 1] if differences else None
-                    self._write(numbered_path(views.html, number, profiles), report_html(predicted, name, difference))
+                    plan = plans[number - 1] if plans else None
+                    page = report_html(predicted, name, difference, plan)
+                    self._write(numbered_path(views.html, number, profiles), page)
             if views.trace is not None:
                 with working("writing the trace"):
                     from trnrt.report.trace import trace_text

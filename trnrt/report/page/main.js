@@ -57,6 +57,7 @@ function showPanel() {
   const span = selected();
   if (state.before !== OTHER) showSpan(at("panel"), coreBefore(), state.before, showBefore);
   else if (span === OTHER && state.line !== null) showLine(at("panel"), core(), state.line, goTo);
+  else if (span === OTHER) showOverview(at("panel"), core(), {select: goTo, choose: chooseLine});
   else showSpan(at("panel"), core(), span, goTo);
   source.mark(span === OTHER ? [] : [ownPlace(core(), span), entryPlace(core(), span)].filter((place) => place !== null));
 }
@@ -83,7 +84,7 @@ function clickLine(place) { chooseLine(samePlace(state.line, place) && state.pin
 function chooseLine(place) {
   Object.assign(state, {line: place, mask: place && linesMask(core(), place), pinned: OTHER, hovered: OTHER, before: OTHER});
   source.press(place);
-  if (place !== null && !isLineInView()) show(0, view.whole);
+  if (place !== null && !isLineInView()) showAll();
   showPanel();
   redraw();
 }
@@ -108,8 +109,9 @@ function goTo(span) {
 function setCore(number) {
   Object.assign(state, {core: number, hovered: OTHER, pinned: OTHER, before: OTHER, tile: null, alone: null});
   state.mask = state.line && linesMask(core(), state.line);
-  const whole = Math.max(core().duration, coreBefore()?.duration ?? 0);
-  Object.assign(view, {from: 0, to: whole, whole, cursor: null});
+  const launch = Math.max(core().launch, coreBefore()?.launch ?? 0);
+  const whole = launch + Math.max(core().duration, coreBefore()?.duration ?? 0);
+  Object.assign(view, {from: -launch, to: whole - launch, start: -launch, whole, cursor: null});
   timeline.setCore(core(), coreBefore());
   buildMemories();
   buildLegend();
@@ -143,17 +145,24 @@ function labelKey(live) {
 }
 
 function paintSwatches(within) {
-  for (const swatch of within.querySelectorAll("[data-swatch]")) swatch.style.background = colour(Number(swatch.dataset.swatch));
+  for (const swatch of within.querySelectorAll("[data-swatch]")) swatch.style[swatch.tagName === "I" ? "background" : "fill"] = colour(Number(swatch.dataset.swatch));
 }
 
 function scaleMemories() {
   for (const memory of memories) {
     memory.setScale(state.whole, state.memory);
-    memory.title.textContent = state.memory === "bytes" ? memory.live.summary() : memorySummary(memory.memory, memory.used);
+    memory.title.textContent = memory.summary(state.memory);
   }
-  showTile(at("memory-panel"), null, OTHER);
   state.tile = null;
+  showMost();
   redraw();
+}
+
+// With nothing chosen, the panel shows what is alive when most is.
+function showMost() {
+  const most = memories[0]?.live;
+  if (most === undefined) at("memory-panel").replaceChildren();
+  else showAlive(at("memory-panel"), most, most.when);
 }
 
 function overMemory(picture, x, y) {
@@ -166,7 +175,8 @@ function overMemory(picture, x, y) {
 
 function showTileOf(picture, tile) {
   state.tile = tile === OTHER ? null : {memory: picture, tile};
-  showTile(at("memory-panel"), picture.memory, tile);
+  if (tile === OTHER) showMost();
+  else showTile(at("memory-panel"), picture.memory, tile);
   redraw();
 }
 
@@ -211,7 +221,7 @@ function clickBar(x, y) {
 }
 
 const NAVIGATION = {
-  "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6), "_": () => zoom(1 / 0.6), "0": () => show(0, view.whole),
+  "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6), "_": () => zoom(1 / 0.6), "0": showAll,
 };
 const PANNING = {ArrowLeft: () => pan(-0.15), ArrowRight: () => pan(0.15)};
 
@@ -259,6 +269,7 @@ function firstInView() {
 
 function onMemoryKey(event, picture) {
   const by = {ArrowUp: -1, ArrowDown: 1}[event.key];
+  if (event.key === "Escape") showTileOf(picture, OTHER);
   if (by === undefined || picture.count === 0) return;
   event.preventDefault();
   if (state.memory === "bytes") return stepMoment(picture.live, by);
@@ -289,6 +300,45 @@ function showStep(step) {
   if (end > start) show(start - margin, end + margin);
   at("timeline").scrollIntoView({block: "center"});
   redraw();
+}
+
+// The graph of a model's steps; undefined for a plain kernel.
+const graph = report.graph && new Graph(at("graph"), report.graph, chooseBox, (number) => goToRow(report.graph.boxes[number].step));
+
+function chooseBox(number) {
+  graph.select(number);
+  if (number !== OTHER) graph.reveal(number);
+  showBox(at("graph-panel"), report.graph, number, {row: goToRow, time: showStep, choose: chooseBox});
+  markRow(report.graph.boxes[number]?.step ?? OTHER);
+}
+
+function markRow(step) {
+  for (const link of document.querySelectorAll("#steps-table [data-step]")) {
+    link.closest("tr").classList.toggle("chosen", Number(link.dataset.step) === step);
+  }
+}
+
+function goToRow(step) {
+  const link = document.querySelector(`#steps-table [data-step="${step}"]`);
+  if (link === null) return;
+  markRow(step);
+  link.focus({preventScroll: true});
+  link.scrollIntoView({block: "center"});
+}
+
+function drawGraph() {
+  if (graph === null) return;
+  graph.draw();
+  paintSwatches(at("graph"));
+}
+
+function listenToGraph() {
+  if (graph === null) return;
+  at("graph-in").addEventListener("click", () => graph.zoom(1 / 0.7));
+  at("graph-out").addEventListener("click", () => graph.zoom(0.7));
+  at("graph-fit").addEventListener("click", () => graph.fit());
+  drawGraph();
+  chooseBox(OTHER);
 }
 
 function restyle() {
@@ -332,7 +382,7 @@ function listen() {
   at("source").addEventListener("keydown", (event) => { if (event.key === "Escape") letGo(); });
   document.addEventListener("keydown", onKey);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
-  new ResizeObserver(() => { drawRoofline(at("roofline")); redraw(); }).observe(document.body);
+  new ResizeObserver(() => { drawRoofline(at("roofline")); drawGraph(); redraw(); }).observe(document.body);
 }
 
 // The lines that the first sentence names, as links into the source.
@@ -347,7 +397,9 @@ linkBottleneck();
 at("core").append(...cores.map((_, number) => element("option", {value: number}, String(number))));
 at("core-choice").hidden = cores.length < 2;
 setCore(0);
+source.showLongest();
 listen();
+listenToGraph();
 restyle();
 
 // For tests, and for the curious: where things are, in pixels of the window.
