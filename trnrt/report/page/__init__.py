@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -33,12 +34,14 @@ from trnrt.report.page.parts import (
     marks,
     notes,
     step_table,
+    verdict,
 )
 from trnrt.text import name_text
 
 if TYPE_CHECKING:
     from trnrt.planner.plan import Plan
     from trnrt.report.against import Difference
+    from trnrt.report.verdict import Tried
 
 # In order of dependence; one script, so that its names stay private.
 _SCRIPTS = (
@@ -56,10 +59,17 @@ _SCRIPTS = (
 )
 
 
-def report_html(profile: Profile, title: str, difference: Difference | None = None, plan: Plan | None = None) -> str:
+def report_html(
+    profile: Profile,
+    title: str,
+    difference: Difference | None = None,
+    plan: Plan | None = None,
+    tried: Sequence[Tried] = (),
+) -> str:
     """The report as one HTML document in ASCII: the pictures, their data, and the tables.
 
     ``difference``: from another run, which is drawn under this one. ``plan``: of the model, for its fusion graph.
+    ``tried``: other plans of it, see ``verdict_of``.
     ``title`` and all names of the profile are data: they can't become markup or code.
     """
     style = page_style()
@@ -73,6 +83,7 @@ def report_html(profile: Profile, title: str, difference: Difference | None = No
         data=_json_for_script(report_data(profile, title, difference, graph)),
         headline=headline(profile),
         marks=marks(profile),
+        verdict=verdict(profile, tried),
         bottleneck=bottleneck(profile),
         facts=facts(profile),
         graph=graph_section(graph),
