@@ -53,12 +53,18 @@ function readTheme() {
   const names = ["card", "line", "faint", "text", "muted", "accent", "select", "idle"];
   for (const name of names) theme[name] = style.getPropertyValue(`--${name}`).trim();
   theme.colours = Array.from({length: COLOURS}, (_, k) => style.getPropertyValue(`--c${k}`).trim());
+  theme.changes = ["worse", "better", "idle", "accent"].map((name) => style.getPropertyValue(`--${name}`).trim());
   theme.onColours = theme.colours.map(readableOn);
   theme.onIdle = readableOn(theme.idle);
   theme.sans = style.getPropertyValue("--sans").trim();
 }
 
+// Numbers from here on are the colours of a change: longer, shorter, as before, new or gone.
+const CHANGES = 1000;
+const CHANGE_NAMES = ["longer than before", "shorter than before", "as before", "new, or gone"];
+
 function colour(number) {
+  if (number >= CHANGES) return theme.changes[number - CHANGES];
   return number < 0 ? theme.idle : theme.colours[number % COLOURS];
 }
 
@@ -72,6 +78,7 @@ function readableOn(colour) {
 }
 
 function textOn(number) {
+  if (number >= CHANGES) return readableOn(theme.changes[number - CHANGES]);
   return number < 0 ? theme.onIdle : theme.onColours[number % COLOURS];
 }
 

@@ -7,6 +7,7 @@ const timeline = new Timeline(at("timeline"));
 const source = new Source(at("files"), at("source"), clickLine);
 const state = {core: 0, mode: "step", hovered: OTHER, pinned: OTHER, before: OTHER, alone: null, line: null, mask: null, tile: null, whole: false, memory: "bytes", keys: []};
 let memories = [];
+let changes = new Map();
 let frame = 0;
 
 const core = () => cores[state.core];
@@ -15,9 +16,28 @@ const selected = () => (state.hovered !== OTHER ? state.hovered : state.pinned);
 // The core of the other run; undefined without one. Of a run on fewer cores its last one.
 const coreBefore = () => coresBefore[Math.min(state.core, coresBefore.length - 1)];
 
-// What decides a span's colour: its step, or its operation.
+// Of each step, by how much it changed on the critical path since the other run: a colour's number.
+function stepChanges() {
+  const totals = new Map();
+  const {step, line} = core().instructions;
+  const seen = new Set();
+  step.forEach((number, k) => {
+    const use = number === OTHER || report.entry === OTHER ? undefined : useOf({file: report.entry, line: line[k]});
+    if (use === undefined || seen.has(use)) return;
+    seen.add(use);
+    const {path, before} = totals.get(number) ?? {path: 0, before: undefined};
+    totals.set(number, {path: path + use.path, before: use.before === undefined ? before : (before ?? 0) + use.before});
+  });
+  return new Map([...totals].map(([number, {path, before}]) => {
+    const by = before === undefined ? 3 : path > before ? 0 : path < before ? 1 : 2;
+    return [number, CHANGES + by];
+  }));
+}
+
+// What decides a span's colour: its step, its operation, or the change of its step.
 function keyOf(span, of = core()) {
   const number = of.instruction(span);
+  if (state.mode === "change") return changes.get(of.instructions.step[number]) ?? CHANGES + 3;
   return state.mode === "step" ? of.instructions.step[number] : of.instructions.operation[number];
 }
 
@@ -37,7 +57,7 @@ function chosenSteps() {
 function drawNow() {
   const stepsOfLine = coreBefore() === undefined ? new Set() : chosenSteps();
   const colours = new Map(state.keys.map((key, place) => [key, place]));
-  const paint = (key) => (key === OTHER ? OTHER : state.mode === "step" ? key : colours.get(key) ?? OTHER);
+  const paint = (key) => (key === OTHER ? OTHER : state.mode === "operation" ? colours.get(key) ?? OTHER : key);
   const isFaded = (key) => state.alone !== null && key !== state.alone;
   timeline.draw({
     selected: selected(),
@@ -113,6 +133,7 @@ function setCore(number) {
   const whole = launch + Math.max(core().duration, coreBefore()?.duration ?? 0);
   Object.assign(view, {from: -launch, to: whole - launch, start: -launch, whole, cursor: null});
   timeline.setCore(core(), coreBefore());
+  changes = stepChanges();
   buildMemories();
   buildLegend();
   showPanel();
@@ -186,14 +207,15 @@ function buildLegend() {
   for (let span = 0; span < core().issues; span++) {
     times.set(keyOf(span), (times.get(keyOf(span)) ?? 0) + core().end[span] - core().start[span]);
   }
-  state.keys = [...times.keys()].sort((a, b) => (state.mode === "step" ? a - b : times.get(b) - times.get(a)));
+  state.keys = [...times.keys()].sort((a, b) => (state.mode === "operation" ? times.get(b) - times.get(a) : a - b));
   at("legend").replaceChildren(...state.keys.map((key, place) => legendItem(key, place)));
 }
 
 function legendItem(key, place) {
-  const name = key === OTHER ? "no step" : state.mode === "step" ? report.steps[key].name : texts[key];
+  const names = {step: (step) => report.steps[step].name, operation: (text) => texts[text], change: (change) => CHANGE_NAMES[change - CHANGES]};
+  const name = key === OTHER ? "no step" : names[state.mode](key);
   const swatch = element("i", {class: "swatch"});
-  swatch.style.background = colour(key === OTHER ? OTHER : state.mode === "step" ? key : place);
+  swatch.style.background = colour(key === OTHER ? OTHER : state.mode === "operation" ? place : key);
   const pressed = () => {
     state.alone = state.alone === key ? null : key;
     for (const [number, button] of at("legend").querySelectorAll("button").entries()) {
@@ -396,6 +418,7 @@ readTheme();
 linkBottleneck();
 at("core").append(...cores.map((_, number) => element("option", {value: number}, String(number))));
 at("core-choice").hidden = cores.length < 2;
+at("change-choice").hidden = report.against === null;
 setCore(0);
 source.showLongest();
 listen();
@@ -411,6 +434,7 @@ window.trnrt = {
   report, view, state,
   core,
   draw: drawNow,
+  timeText, bytesText,
   barBefore: (span) => onPage(timeline.canvas, timeline.boxBefore(span)),
   bar: (span) => onPage(timeline.canvas, timeline.box(span)),
   tile: (memory, tile) => onPage(memories[memory].canvas, memories[memory].box(tile)),

@@ -1,6 +1,6 @@
 // The roofline: what the target allows at each number of operations a byte of HBM traffic, and where the kernel stands.
 
-const SPACE = {left: 52, right: 16, top: 14, bottom: 40};
+const SPACE = {left: 52, right: 16, top: 26, bottom: 40};
 
 function svgElement(tag, attributes = {}, text = "") {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -113,7 +113,7 @@ function drawDecades(svg, scale) {
   }
   const middle = (x(10 ** x0) + x(10 ** x1)) / 2;
   svg.append(svgElement("text", {x: middle, y: scale.height - 5, "text-anchor": "middle"}, "FLOP/byte of HBM traffic"));
-  svg.append(svgElement("text", {x: SPACE.left + 7, y: y(10 ** y1) + 15}, "TFLOP/s"));
+  svg.append(svgElement("text", {x: SPACE.left - 8, y: 12, "text-anchor": "end"}, "TFLOP/s"));
 }
 
 function decadeText(power) {
@@ -144,7 +144,10 @@ function drawRoof(svg, scale, peak, bandwidth, labels) {
   // Above the slope, where no point is, at the height of its left quarter.
   const middle = first ** 0.75 * ridge ** 0.25;
   const text = `HBM: ${digits(bandwidth)} GB/s`;
-  at(text, x(middle) - wide(text) - 4, y(middle * bandwidth / 1000) - 20);
+  const left = x(middle) - wide(text) - 4;
+  // Where there is no room, below it.
+  if (left > SPACE.left + 2) at(text, left, y(middle * bandwidth / 1000) - 20);
+  else at(text, x(first ** 0.6 * ridge ** 0.4) + 14, y(first ** 0.6 * ridge ** 0.4 * bandwidth / 1000) + 2);
 }
 
 function drawStepPoint(svg, scale, step, [across, up]) {
