@@ -48,7 +48,8 @@ TEXTS = """() => {
     const own = [...element.childNodes].filter((node) => node.nodeType === 3);
     const text = own.map((node) => node.data.trim()).join(" ");
     const box = element.getBoundingClientRect();
-    if (!text || box.width < 2 || box.height < 2 || element.closest("script, style, noscript, title, .hidden")) continue;
+    if (!text || Math.min(box.width, box.height) < 2) continue;
+    if (element.closest("script, style, noscript, title, .hidden")) continue;
     const style = getComputedStyle(element);
     const front = rgb(element instanceof SVGElement ? style.fill : style.color);
     const [a, b] = [luminance(front), luminance(behind(element))];

@@ -40,7 +40,7 @@ def heading(profile: Profile, name: str) -> Line:
 
 def profile_parts(profile: Profile, name: str, tried: Sequence[Tried] = ()) -> list[RenderableType]:
     """A profile, from top to bottom. ``tried``: see ``verdict_of``."""
-    parts: list[RenderableType] = [heading(profile, name), *_verdict(profile, tried), ""]
+    parts: list[RenderableType] = [heading(profile, name), *_verdict(profile, tried)]
     parts += [_latency(profile), _utilization(profile), *_bottleneck(profile), ""]
     parts += range_lines(profile.benchmark, profile.causes)
     if profile.steps:
@@ -172,7 +172,7 @@ def _verdict(profile: Profile, tried: Sequence[Tried]) -> list[Line]:
     found = verdict_of(profile, tried)
     if found is None:
         return []
-    return [Line(found.sentence, "bold"), *(Line(f"  try {advice.text}") for advice in found.advice)]
+    return [Line(found.sentence, "bold"), *(Line(f"  try {advice.text}") for advice in found.advice), Line()]
 
 
 def _bottleneck(profile: Profile) -> list[Line]:
