@@ -73,6 +73,13 @@ def test_weights_and_many_places_are_said() -> None:
     assert "in a, b, c and 4 more" in held("DMA data", 100.0, "a", "b", "c", more=4).sentence
 
 
+def test_lines_are_said_together() -> None:
+    places = tuple(Place(f"line {line}", "k.py", line, 1.0) for line in (28, 31, 27))
+    profile = profile_of(paced(matmul_program()))
+    found = verdict_of(replace(profile, bottleneck=Bottleneck("DMA data", 0.5, 3.0, 3, places, 0, "sentence", "")))
+    assert found is not None and "in lines 27, 28 and 31" in found.sentence
+
+
 def test_a_gain_is_the_ratio_of_two_predictions() -> None:
     profile, _ = digits()
     found = verdict_of(profile, [Tried("--batch 8", profile.benchmark_us / 4), Tried("--dtype bfloat16", 99.0)])

@@ -97,6 +97,9 @@ def _places(profile: Profile, found: Bottleneck) -> str:
     if count > len(named) and sum(place.us for place in named) < found.us / 2:
         return f" ({count_text(count, 'line' if found.places[0].line else 'step')})"
     names = [name_text(place.name) for place in named]
+    if all(name == f"line {place.line}" for name, place in zip(names, named, strict=True)) and len(names) > 1:
+        numbers = sorted(place.line for place in named)
+        names = [f"lines {numbers[0]}", *map(str, numbers[1:])]
     rest = [f"{count - len(named):,} more"] if count > len(named) else []
     *first, last = names + rest
     return f" in {', '.join(first)} and {last}" if first else f" in {last}"

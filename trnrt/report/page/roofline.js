@@ -28,6 +28,7 @@ function drawRoofline(place) {
   for (const {step, point} of points) drawStepPoint(svg, scale, step, point);
   for (const {point} of points) labels.keepFree(scale.x(point[0]), scale.y(point[1]), 6);
   labels.keepFree(scale.x(intensity), scale.y(achieved), 8);
+  keepRoofFree(labels, scale, peak, bandwidth);
   labels.add("whole kernel", scale.x(intensity), scale.y(achieved), 11, "strong");
   points.sort((a, b) => report.steps[b.step].time - report.steps[a.step].time);
   for (const {step, point} of points.slice(0, LABELLED)) labels.add(report.steps[step].name, scale.x(point[0]), scale.y(point[1]), 9, "point-name");
@@ -104,7 +105,7 @@ function drawDecades(svg, scale) {
   for (let power = x0; power <= x1; power++) {
     const at = x(10 ** power);
     svg.append(svgElement("line", {class: "grid", x1: at, x2: at, y1: y(10 ** y0), y2: y(10 ** y1)}));
-    svg.append(svgElement("text", {x: at, y: y(10 ** y0) + 17, "text-anchor": "middle"}, decadeText(power)));
+    svg.append(svgElement("text", {x: at, y: y(10 ** y0) + 17, "text-anchor": power === x1 ? "end" : "middle"}, decadeText(power)));
   }
   for (let power = y0; power <= y1; power++) {
     const at = y(10 ** power);
@@ -113,7 +114,7 @@ function drawDecades(svg, scale) {
   }
   const middle = (x(10 ** x0) + x(10 ** x1)) / 2;
   svg.append(svgElement("text", {x: middle, y: scale.height - 5, "text-anchor": "middle"}, "FLOP/byte of HBM traffic"));
-  svg.append(svgElement("text", {x: SPACE.left - 8, y: 12, "text-anchor": "end"}, "TFLOP/s"));
+  svg.append(svgElement("text", {x: 0, y: 12}, "TFLOP/s"));
 }
 
 function decadeText(power) {
@@ -147,7 +148,15 @@ function drawRoof(svg, scale, peak, bandwidth, labels) {
   const left = x(middle) - wide(text) - 4;
   // Where there is no room, below it.
   if (left > SPACE.left + 2) at(text, left, y(middle * bandwidth / 1000) - 20);
-  else at(text, x(first ** 0.6 * ridge ** 0.4) + 14, y(first ** 0.6 * ridge ** 0.4 * bandwidth / 1000) + 2);
+  else at(text, Math.min(x(first ** 0.6 * ridge ** 0.4) + 14, ridgeX - wide(text) - 4), y(first ** 0.6 * ridge ** 0.4 * bandwidth / 1000) + 2);
+}
+
+// No label of a point lies on the roof.
+function keepRoofFree(labels, scale, peak, bandwidth) {
+  for (let across = SPACE.left; across < scale.width - SPACE.right; across += 6) {
+    const value = 10 ** (scale.x0 + (across - SPACE.left) / (scale.width - SPACE.left - SPACE.right) * (scale.x1 - scale.x0));
+    labels.keepFree(across, scale.y(Math.min(peak, value * bandwidth / 1000)), 3);
+  }
 }
 
 function drawStepPoint(svg, scale, step, [across, up]) {

@@ -41,7 +41,7 @@ function lanePositions(core, before) {
     if (rows.length + under.length === 0) continue;
     const row = Math.max(4, Math.min(22, Math.floor(88 / Math.max(1, rows.length))));
     const thin = Math.max(4, Math.min(11, Math.floor(44 / Math.max(1, under.length))));
-    const height = row * rows.length;
+    const height = rows.length ? row * rows.length : 16;  // of a lane that only the other run uses, room for its name
     places.push({name, rows, y, row, height, under: {rows: under, y: y + height, row: thin, height: thin * under.length}});
     y += height + thin * under.length + LANE_GAP;
   }
@@ -91,6 +91,7 @@ class Timeline {
     const place = places.find((one) => y >= one.y && y < one.y + one.height);
     if (place === undefined || x < gutter(width)) return OTHER;
     const row = place.rows[Math.floor((y - place.y) / place.row)];
+    if (row === undefined) return OTHER;
     const span = core.nearest(row, timeAt(x, width));
     const box = boxOf(span);
     return x >= box.x - 3 && x <= box.x + box.width + 3 ? span : OTHER;
@@ -120,7 +121,7 @@ class Timeline {
     context.font = `12px ${theme.sans}`;
     for (const {name, y, height, under} of this.places) {
       context.font = `12px ${theme.sans}`;
-      context.fillText(fitted(context, name, room), room, height ? y + height / 2 : under.y - 4);
+      context.fillText(fitted(context, name, room), room, y + height / 2);
       context.font = `10.5px ${theme.sans}`;
       if (under.height) context.fillText("before", room, under.y + under.height / 2);
     }
