@@ -118,7 +118,7 @@ def _advice(profile: Profile, found: Bottleneck, launch: float, tried: Sequence[
         if gain >= _WORTH
     ]
     if not tried and any(step.nodes for step in profile.steps):
-        advice += _untried(profile, found, launch)
+        advice += _name_flags(profile, found, launch)
     padded = [step for step in profile.steps if step.share >= _STEP_MATTERS and 0 < step.mfu < _LITTLE_USED]
     padded = [step for step in padded if step.bound == "tensor"]
     if padded and not tried:
@@ -128,7 +128,7 @@ def _advice(profile: Profile, found: Bottleneck, launch: float, tried: Sequence[
     return tuple(advice)
 
 
-def _untried(profile: Profile, found: Bottleneck, launch: float) -> list[Advice]:
+def _name_flags(profile: Profile, found: Bottleneck, launch: float) -> list[Advice]:
     """Flags whose gain nothing predicted yet: the command that does."""
     advice = []
     if profile.dtype == "float32" and found.kind in ("tensor engine", "DMA data"):
