@@ -85,7 +85,8 @@ def test_a_gain_is_the_ratio_of_two_predictions() -> None:
     found = verdict_of(profile, [Tried("--batch 8", profile.benchmark_us / 4), Tried("--dtype bfloat16", 99.0)])
     assert found is not None
     (advice,) = found.advice
-    assert (advice.flags, advice.gain) == ("--batch 8", pytest.approx(4.0)), "a slower plan is no advice"
+    assert advice.flags == "--batch 8", "a slower plan is no advice"
+    assert advice.gain == pytest.approx(4.0)
     assert "predicted 4.00 times faster per row" in advice.text
 
 
