@@ -210,7 +210,10 @@ async def measure(sample: Sample, clients: int, count: int) -> Share:
         logs = start_logging("info", sink)
         try:
             repository = Repository(
-                settings, Metrics(buffered=MOST_BUFFERED), catalog=pin_sources(*chosen_sources(settings), store), store=store
+                settings,
+                Metrics(buffered=MOST_BUFFERED),
+                catalog=pin_sources(*chosen_sources(settings), store),
+                store=store,
             )
             await repository.start()
             plain = sum((await _spend(repository, sample, clients, count)).values())

@@ -52,7 +52,7 @@ _NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
 def header(scope: Scope, name: bytes) -> str | None:
     """The first header called ``name``, which is in lower case; None if there is none."""
-    value = headers_of(scope).get(name)
+    value = (scope.get(_HEADERS) or headers_of(scope)).get(name)
     return None if value is None else value.decode("latin-1")
 
 
@@ -79,12 +79,12 @@ class Tracked:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = header(scope, b"x-request-id")
-        identity = given if given is not None and SANE_ID.fullmatch(given) else self._new_id()
+        headers = headers_of(scope)
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        identity = given if SANE_ID.fullmatch(given) else self._new_id()
         request_id.set(identity)
         current_client.set(EVERYBODY)
-        parent = header(scope, b"traceparent")
-        token = None
+        parent, token = header(scope, b"traceparent") if b"traceparent" in headers else None, None
         if parent is not None or (recorders and not _is_probe(scope)):
             token = begin_trace(parent, header(scope, b"tracestate"))
         method = scope["method"]
@@ -182,7 +182,7 @@ class Gate:
         if not (path in HEALTH or path in OPEN or path.startswith(OPEN_FOLDER)):
             client = scope.get("client")
             self._admission.check_key(_given_key(headers), client[0] if client else "")
-        encoding = encoding_of(header(scope, b"content-encoding"))
+        encoding = encoding_of(header(scope, b"content-encoding")) if b"content-encoding" in headers else None
         length = headers.get(b"content-length")
         # A length of many digits is too large in any case.
         if length is not None and length.isdigit():
