@@ -35,8 +35,6 @@ class Application(FastAPI):
     """FastAPI with the schemas of ``schemas``, inside the server's own layers."""
 
     layers: ASGIApp
-    repository: Repository
-    converter: Converter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -50,7 +48,7 @@ class Application(FastAPI):
         components["securitySchemes"] = schemas.KEYS
         # Any of them, or none: the operator decides if there are keys.
         described["security"] = [{}, *({name: []} for name in schemas.KEYS)]
-        repository = self.repository
+        repository: Repository = self.state.repository
         # This page needs no key: on a server with keys it doesn't name the models.
         names = () if repository.settings.has_keys else tuple(repository.models)
         schemas.describe_choice(described, names, required=len(repository.models) != 1)
@@ -68,8 +66,8 @@ def make_app(repository: Repository) -> FastAPI:
         redirect_slashes=False,
         exception_handlers={HTTPException: _http_error},
     )
-    app.repository = repository
-    app.converter = app.state.converter = Converter(repository.settings, repository.metrics)
+    app.state.repository = repository
+    app.state.converter = Converter(repository.settings, repository.metrics)
     add_infer(app)
     add_triton(app)
     add_protocol(app)

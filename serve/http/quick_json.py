@@ -13,7 +13,7 @@ LARGEST = 1 << 20
 """A longer text is left to Python's own parser: its bounds of memory are known."""
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _DEEPEST = 100
-"""Objects and lists of them in each other. Deeper ones are left to Python's parser, which stops where its stack ends."""
+"""Objects and lists of them in each other. Deeper ones are left to Python's parser, which has a bound of its own."""
 _LONG_INTEGER = b"0" * 19
 """Integers of so many digits may become floats. Other numbers may have as many: for these it only costs time."""
 

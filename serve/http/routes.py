@@ -74,13 +74,13 @@ def add_route(
 
 def repository_of(request: Request) -> Repository:
     """The repository of the request's application."""
-    repository: Repository = request.scope["app"].repository
+    repository: Repository = request.scope["app"].state.repository
     return repository
 
 
 def converter_of(request: Request) -> Converter:
     """The converter of the request's application."""
-    converter: Converter = request.scope["app"].converter
+    converter: Converter = request.scope["app"].state.converter
     return converter
 
 
