@@ -16,8 +16,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from trnrt.errors import DeviceError
 from trnrt.serve.hosting.batching import Feeds, Inference, Runnable, compute_batch, logged_problem
@@ -29,6 +28,21 @@ from trnrt.serve.processes.logs import log, request_id
 from trnrt.serve.processes.traces import current_trace
 
 _Answers = list[tuple[Waiting, Inference | Exception]]
+
+
+class Arrivals:
+    """A context that spans each request's arrival. ``on_none`` is called when the last one has ended."""
+
+    def __init__(self, on_none: Callable[[], None]) -> None:
+        self.count, self._on_none = 0, on_none
+
+    def __enter__(self) -> None:
+        self.count += 1
+
+    def __exit__(self, *_error: object) -> None:
+        self.count -= 1
+        if not self.count:
+            self._on_none()
 
 
 class Batcher:
@@ -57,10 +71,13 @@ class Batcher:
         self._computing = False
         self._began = 0.0
         self._free_since = time.perf_counter()
-        self._arriving = 0
+        self._arrivals = Arrivals(self._consider_soon)
         self._considering = False
+        self._is_quiet = self._on_loop = False
         self._timer: asyncio.TimerHandle | None = None
-        self._unanswered = 0
+        self._unanswered: dict[Waiting, None] = {}
+        self._expires = math.inf
+        self._expiry: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -85,18 +102,11 @@ class Batcher:
     @property
     def is_arriving(self) -> bool:
         """True while requests for the model are arriving."""
-        return self._arriving > 0
+        return self._arrivals.count > 0
 
-    @contextmanager
-    def arriving(self) -> Iterator[None]:
+    def arriving(self) -> Arrivals:
         """See ``ServedModel.arriving``."""
-        self._arriving += 1
-        try:
-            yield
-        finally:
-            self._arriving -= 1
-            if not self._arriving:
-                self._consider_soon()
+        return self._arrivals
 
     async def infer(self, feeds: Feeds, rows: int, kind: object, timeout_s: float) -> Inference:
         """Queue checked inputs and wait for their outputs.
@@ -111,20 +121,20 @@ class Batcher:
         with self._lock:
             self._queue.put(member)
         self._metrics.pending(1)
-        self._unanswered += 1
+        self._unanswered[member] = None
         self._idle.clear()
-        self._consider_soon()
-        timer = self._loop.call_later(timeout_s, self._expire, answer, timeout_s)
+        if member.deadline < self._expires:
+            self._expire_at(member.deadline)
         try:
+            self._consider_new()
             inference = await answer
         except BaseException:
             self._metrics.count_failure(time.perf_counter() - now)
             raise
         finally:  # answered, timed out or cancelled: if still queued, it leaves the queue
-            timer.cancel()
             if not member.taken or member.slicing is not None:
                 self._withdraw(member)
-            self._unanswered -= 1
+            del self._unanswered[member]
             if not self._unanswered:
                 self._idle.set()
         self._metrics.count_answer(member.taken - now, time.perf_counter() - now)
@@ -163,6 +173,9 @@ class Batcher:
     async def wait_idle(self) -> None:
         """Wait until every request has its answer. The thread may still compute what nobody waits for."""
         await self._idle.wait()
+        if self._expiry is not None and not self._unanswered:  # it holds the model
+            self._expiry.cancel()
+            self._expires = math.inf
 
     def _wait_s(self, rows: int) -> float:
         """The estimated time until a new request's batch would start."""
@@ -182,10 +195,44 @@ class Batcher:
             self._metrics.pending(-1)
             self._metrics.drop(member.rows_left)
 
-    def _expire(self, answer: asyncio.Future[Inference], timeout_s: float) -> None:
-        if not answer.done():
-            self._all_metrics.count_rejection("timeout")
-            answer.set_exception(Problem(504, f"no answer within {timeout_s:g} s, the limit for this request"))
+    def _expire_at(self, moment: float) -> None:
+        """Look at the deadlines then; one timer for all requests costs less than one for each."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expires = moment
+        self._expiry = self._loop.call_later(moment - time.perf_counter(), self._expire)
+
+    def _expire(self) -> None:
+        """Refuse the requests whose time is over."""
+        now, self._expires = time.perf_counter(), math.inf
+        waiting = [member for member in self._unanswered if not member.answer.done()]
+        for member in waiting:
+            if member.deadline <= now:
+                self._all_metrics.count_rejection("timeout")
+                limit = f"{member.deadline - member.queued:g} s, the limit for this request"
+                member.answer.set_exception(Problem(504, f"no answer within {limit}"))
+        later = [member.deadline for member in waiting if member.deadline > now]
+        if later:
+            self._expire_at(min(later))
+
+    def _consider_new(self) -> None:
+        """Let the loop compute a new request at once if no other may join it, or none came beside the last one.
+
+        That saves two turns of the loop. It has one before the next such batch.
+        """
+        is_free = self._on_loop and not (self._considering or self._computing)
+        if not is_free or (self._queue.mergeable and not self._is_quiet):
+            self._consider_soon()
+            return
+        self._consider()
+        self._considering = True
+        self._loop.call_soon(self._look_behind)
+
+    def _look_behind(self) -> None:
+        """After a batch that was computed at once: others that came in the same turn would have joined it."""
+        is_quiet = not self._queue
+        self._consider()
+        self._is_quiet = is_quiet
 
     def _consider_soon(self) -> None:
         # Not at once: requests of the same network poll get into the queue first.
@@ -204,13 +251,14 @@ class Batcher:
         with self._lock:
             chosen, full = self._queue.choose()
             now = time.perf_counter()
-            if not full and chosen and self._arriving:
+            if not full and chosen and self._arrivals.count:
                 left = chosen[0].queued + self._limits.delay_s - now
                 if left > 0:
                     self._timer = self._loop.call_later(left, self._consider)
                     return
             batch = self._take(chosen, now)
         if batch:
+            self._is_quiet = len(batch) == 1 and not self._queue
             self._computing = True
             free_since = self._free_since
             self._thread.submit(lambda: self._compute(batch, free_since), len(self._queue))
@@ -266,8 +314,11 @@ class Batcher:
             free_since = time.perf_counter()
             if batch[0].slicing is not None:
                 self._continue(batch[0], bool(answers))
-            goes_on = lost is None and threading.get_ident() != self._loops_thread
-            batch = self._take_next(free_since) if goes_on else []
+            self._on_loop = threading.get_ident() == self._loops_thread
+            if self._on_loop:
+                self._deliver(answers, False, lost)
+                return
+            batch = self._take_next(free_since) if lost is None else []
             post(self._loop, self._deliver, answers, bool(batch), lost)
 
     def _answers(self, batch: list[Waiting], free_since: float) -> tuple[_Answers, DeviceError | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from trnrt.importer import TensorInfo
 from trnrt.nki.machine.timing import Range
@@ -50,6 +51,16 @@ class Description:
     parameters: tuple[str, ...] = ()
     digest: str = ""
     max_rows: int = 0
+
+    @cached_property
+    def inputs_by_name(self) -> dict[str, TensorMeta]:
+        """The inputs by name."""
+        return {meta.name: meta for meta in self.inputs}
+
+    @cached_property
+    def outputs_by_name(self) -> dict[str, TensorMeta]:
+        """The outputs by name."""
+        return {meta.name: meta for meta in self.outputs}
 
     def check_rows(self, rows: int) -> None:
         """Problem(413) if a request has more rows than the server takes."""

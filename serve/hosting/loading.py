@@ -114,9 +114,13 @@ class LoadedModel:
 
     def predicted_us(self, feeds: Mapping[str, Array], rows: int) -> float | None:
         """The device's time for ``rows`` rows, microseconds; None if there is no prediction."""
-        predictions = self.described.times(self.session.fit_length(feeds).size)
-        sizes = batch_sizes(rows, self.described.buckets)
-        return sum(predictions[size].us for size in sizes) if all(size in predictions for size in sizes) else None
+        length = self.session.fit_length(feeds).size if self.session.lengths is not None else 0
+        predictions, total_us = self.described.times(length), 0.0
+        for size in batch_sizes(rows, self.described.buckets):
+            if (predicted := predictions.get(size)) is None:
+                return None
+            total_us += predicted.us
+        return total_us
 
     def _varies_in_rows_only(self) -> bool:
         """True if the number of independent rows is all that varies in the inputs."""
@@ -184,12 +188,12 @@ def batch_sizes(rows: int, buckets: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def with_length(inference: Inference, fitted: Fitted, metrics: ModelMetrics) -> Inference:
-    """An answer to padded inputs, cut back to the request's length; the metrics count its places."""
-    if not fitted.size:
-        return inference
-    metrics.count_places(inference.rows, fitted.length, fitted.size)
-    outputs = fitted.cut(inference.outputs)
-    return replace(inference, outputs=outputs, length=fitted.length, length_bucket=fitted.size)
+    """The answer to padded inputs, from now on cut back to the request's length; the metrics count its places."""
+    if fitted.size:
+        metrics.count_places(inference.rows, fitted.length, fitted.size)
+        inference.outputs = fitted.cut(inference.outputs)
+        inference.length, inference.length_bucket = fitted.length, fitted.size
+    return inference
 
 
 def open_session(path: Path, settings: ServeSettings) -> InferenceSession:

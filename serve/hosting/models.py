@@ -138,11 +138,13 @@ class ServedModel:
         fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
         current_client.get().take_rows(rows, self._metrics)
         with engine.place.expecting(rows):
-            answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
-        inference = with_length(answer, fitted, self._own_metrics)
+            inference = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
+        with_length(inference, fitted, self._own_metrics)
         engine.shadow.offer(feeds, inference.outputs)
-        wanted = {name: inference.outputs[name] for name in outputs} if outputs else inference.outputs
-        return replace(inference, outputs=wanted, described=loaded.described)
+        if outputs:
+            inference.outputs = {name: inference.outputs[name] for name in outputs}
+        inference.described = loaded.described
+        return inference
 
     @property
     def busy(self) -> str | None:

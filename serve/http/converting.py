@@ -100,13 +100,14 @@ class Converter:
     ) -> tuple[list[bytes | memoryview], int | None]:
         """The parts of ``render_infer``'s answer, and the length of its JSON if binary data follow."""
         outputs, described = inference.outputs, inference.described
-        chosen = {name: outputs[name] for name in request.outputs}
-        in_json = sum(array.size for name, array in chosen.items() if name not in request.binary)
+        in_json, is_large = 0, False
+        for name in request.outputs:
+            in_json += outputs[name].size if name not in request.binary else 0
+            is_large = is_large or _is_large(outputs[name])
         if in_json <= MOST_ELEMENTS:
             arguments = model.name, request, outputs, described.outputs, parameters, model.version
-            if any(_is_large(array) for array in chosen.values()):
-                return await asyncio.to_thread(render_infer, *arguments)
-            return render_infer(*arguments)
+            return await asyncio.to_thread(render_infer, *arguments) if is_large else render_infer(*arguments)
+        chosen = {name: outputs[name] for name in request.outputs}
         packed = await asyncio.to_thread(pack_strings, chosen)
         plain = InferRequest(request.id, {}, request.outputs, request.binary, request.nan_policy)
         parts, length = await self._run(
@@ -152,7 +153,7 @@ class Converter:
 
 def _is_large(array: Array) -> bool:
     """True if to write an array as binary data takes the event loop too long; numbers are not even copied."""
-    return array.dtype.kind in "OUS" and array.size > MOST_ELEMENTS
+    return array.size > MOST_ELEMENTS and array.dtype.kind in "OUS"
 
 
 async def _unpack(packed: Mapping[str, Any]) -> dict[str, Array]:
