@@ -1,7 +1,8 @@
 """Boxes and masks in the answers of ``/predict``, for pictures sent to detectors and segmenters.
 
 The query's ``draw`` chooses: "auto" reads boxes or masks where their form is sure, "boxes" and "mask" insist on them,
-"none" answers with the raw outputs. ``min_score`` is the least score of a box.
+"none" answers with the raw outputs. ``min_score`` is the least score of a box. ``preparing`` reads the rest of the
+query, which says how pictures become the input.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from PIL import Image
 from starlette.datastructures import QueryParams
 
 from trnrt.inputs.fitting import Placement
-from trnrt.inputs.images import Recipe
+from trnrt.inputs.images import ImageOptions, Recipe
 from trnrt.serve.hosting.description import Description
+from trnrt.serve.http.preparing import image_options
 from trnrt.serve.http.protocol import RequestError
 from trnrt.serve.http.tensors import value_text
 from trnrt.vision.finding import Finding, Limits
@@ -36,10 +38,11 @@ MASK_SIDE = 640
 
 @dataclass(frozen=True)
 class Choice:
-    """The reading of outputs that the query asks for."""
+    """The reading of pictures and of outputs that the query asks for."""
 
     draw: str = CHOICES[0]
     limits: Limits = field(default_factory=Limits)
+    images: ImageOptions = field(default_factory=ImageOptions)
 
 
 def choice_of(query: QueryParams) -> Choice:
@@ -47,15 +50,16 @@ def choice_of(query: QueryParams) -> Choice:
     draw, score = query.get("draw", CHOICES[0]), query.get("min_score")
     if draw not in CHOICES:
         raise RequestError(f"draw is {value_text(draw)}; it is {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
+    images = image_options(query)
     if score is None:
-        return Choice(draw)
+        return Choice(draw, images=images)
     try:
         least = float(score)
     except ValueError:
         least = math.nan
     if not 0 <= least <= 1:
         raise RequestError(f"min_score is {value_text(score)}; it is a number of 0 to 1")
-    return Choice(draw, Limits(least))
+    return Choice(draw, Limits(least), images)
 
 
 def drawable(described: Description, how: Recipe, choice: Choice) -> Recognised | None:
