@@ -11,7 +11,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from starlette.datastructures import QueryParams
 
 from trnrt.inputs.fitting import Placement
 from trnrt.inputs.images import ImageOptions, Recipe
-from trnrt.serve.hosting.description import Description
+from trnrt.serve.hosting.description import Description, TensorMeta
 from trnrt.serve.http.preparing import image_options
 from trnrt.serve.http.protocol import RequestError
 from trnrt.serve.http.tensors import value_text
@@ -62,21 +62,38 @@ def choice_of(query: QueryParams) -> Choice:
     return Choice(draw, Limits(least), images)
 
 
-def drawable(described: Description, how: Recipe, choice: Choice) -> Recognised | None:
+def drawable(
+    described: Description, how: Recipe, choice: Choice, outputs: Mapping[str, Array] | None = None
+) -> Recognised | None:
     """How a model's outputs are read for this choice; None for raw outputs.
 
-    RequestError if the choice insists on what is not recognised.
+    ``outputs`` has the computed ones: their sizes stand for those that the model leaves open. Without them, None also
+    where an open size must be known first. RequestError if the choice insists on what is not recognised.
     """
     if choice.draw == "none":
         return None
     asked = None if choice.draw == "auto" else choice.draw
-    outputs = [meta.info for meta in described.outputs]
-    found = recognise(outputs, described.metadata, described.labels or (), (how.height, how.width), asked)
-    if found is None and asked:
+    metas = [_with_sizes(meta, outputs) for meta in described.outputs]
+    known = [meta.info for meta in metas]
+    found = recognise(known, described.metadata, described.labels or (), (how.height, how.width), asked)
+    is_open = any(-1 in meta.shape[1:] for meta in metas)
+    if found is None and asked and (outputs is not None or not is_open):
         raise RequestError(
             f"draw is {asked}, and the model's outputs are nothing like it; draw=none gives them as they are"
         )
     return found if asked or (found is not None and found.sure) else None
+
+
+def _with_sizes(meta: TensorMeta, outputs: Mapping[str, Array] | None) -> TensorMeta:
+    """An output with the sizes of the computed one where the model leaves them open, but for the rows."""
+    array = None if outputs is None else outputs.get(meta.name)
+    if array is None or array.ndim != len(meta.shape):
+        return meta
+    sizes = (
+        found if size < 0 and place else size
+        for place, (size, found) in enumerate(zip(meta.shape, array.shape, strict=True))
+    )
+    return replace(meta, shape=tuple(sizes))
 
 
 def drawn_answer(

@@ -65,7 +65,7 @@ async def predict(request: Request) -> Response:
     trace_inference(trace, model, inference)
     described = inference.described
     try:
-        found = None if sent.how is None else drawable(described, sent.how, choice)
+        found = None if sent.how is None else drawable(described, sent.how, choice, inference.outputs)
         if found is not None:
             drawn = (inference.outputs, found, sent.placements, described, choice.limits)
             predictions: bytes | memoryview = await asyncio.to_thread(_drawn_text, *drawn)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from serving import MadeUpModel, MadeUpRepository, app_of, ask, error_of
 from starlette.datastructures import QueryParams
 from vision_models import png, thirds
@@ -18,7 +20,7 @@ from trnrt.serve.http.protocol import RequestError
 DECLARED = {"image.scale": "0.5", "image.mean": "1"}
 
 
-def mean_of(feeds: dict[str, Any]) -> dict[str, Any]:
+def mean_of(feeds: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
     """Each channel's mean."""
     return {"means": feeds["image"].mean(axis=(2, 3))}
 
