@@ -21,6 +21,7 @@ from trnrt.inputs.decoding import NamedPicture
 from trnrt.inputs.fitting import Placement
 from trnrt.inputs.images import ImageOptions, Recipe, read_images, recipe
 from trnrt.serve.hosting.description import Description, TensorMeta
+from trnrt.serve.http.preparing import advice_text
 from trnrt.serve.http.protocol import RequestError, loads, names_text, output_datatype
 from trnrt.serve.http.tensors import Datatype, TensorError, check_shape, datatype_of, from_json, to_json, value_text
 
@@ -30,6 +31,7 @@ TOP = 5
 """The classes of a row that are listed with their probabilities."""
 MOST_PIXELS = 1 << 25
 """A picture's pixels; decoding one takes a few bytes for each, however small its file is."""
+NOTHING_SAID = ImageOptions()
 _SUM_TOLERANCE = 1e-3
 
 # One thread at a time: a filter that all threads share silences Pillow's warnings, and decoding takes memory.
@@ -145,8 +147,11 @@ class Sent:
     placements: Sequence[Placement] = ()
 
 
-def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, largest: int) -> Sent:
-    """The model's only input, made of pictures as the model declares. Call it off the event loop.
+def pictures_of(
+    files: Sequence[tuple[str, bytes]], described: Description, largest: int, said: ImageOptions = NOTHING_SAID
+) -> Sent:
+    """The model's only input, made of pictures as the query says, else as the model declares. Call it off the event
+    loop.
 
     Raises:
         RequestError: for a model that takes no pictures, and for a file that is none
@@ -156,7 +161,7 @@ def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, larg
         raise RequestError(f"a picture can't be all of the model's inputs, which are {names}")
     (meta,) = described.inputs
     try:
-        how = recipe(meta.info, described.metadata, ImageOptions())
+        how = recipe(meta.info, described.metadata, said)
         pictures = [NamedPicture(name, content) for name, content in files]
         with _DECODING:
             for picture in pictures:
@@ -164,8 +169,7 @@ def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, larg
             placements: list[Placement] = []
             array, _ = read_images(pictures, how, largest=largest, placements=placements)
     except InputError as error:
-        # Its hint names flags of the command line.
-        raise RequestError(str(error)) from None
+        raise RequestError(advice_text(error)) from None
     return Sent({meta.name: array}, how, placements)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trnrt.inputs.fitting import FITS
+from trnrt.inputs.images import CHANNELS, LAYOUTS
 from trnrt.serve.http.protocol import BINARY, HEADER_LENGTH, JSON
 from trnrt.serve.http.tensors import DATATYPES, NAN_POLICIES
 
@@ -253,6 +255,22 @@ _MIN_SCORE: Schema = {
 }
 
 
+def _preparing(name: str, schema: Schema, meaning: str) -> Schema:
+    """A parameter of ``preparing``."""
+    text = f"Pictures: {meaning}; by default as the model declares."
+    return {"name": name, "in": "query", "schema": schema, "description": text}
+
+
+_PREPARING = [
+    _preparing("layout", {"type": "string", "enum": list(LAYOUTS)}, "the order of the input's dimensions"),
+    _preparing("color", {"type": "string", "enum": list(CHANNELS)}, "the input's channels, in order"),
+    _preparing("fit", {"type": "string", "enum": list(FITS)}, "how one of another size is fitted"),
+    _preparing("scale", _NUMBER, "value = (pixel * scale - mean) / std, for pixels of 0 to 255"),
+    _preparing("mean", _STRING, "see scale; one number, or one per channel with commas between"),
+    _preparing("std", _STRING, "see scale; one number, or one per channel with commas between"),
+]
+
+
 def describe_choice(document: Schema, names: Sequence[str], *, required: bool) -> None:
     """Say in /openapi.json if ``/predict`` needs the name of a model, and which names there are.
 
@@ -305,5 +323,5 @@ PREDICT: Schema = {
             "multipart/form-data": {"schema": _record(image=_BYTES)},
         },
     },
-    "parameters": [_WHICH, _DRAW, _MIN_SCORE],
+    "parameters": [_WHICH, _DRAW, _MIN_SCORE, *_PREPARING],
 }
