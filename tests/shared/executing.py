@@ -83,12 +83,12 @@ class Runner:
             return None
         if listing.is_python:
             return self._python(listing)
-        commands = listing.commands
-        for command, shown in commands:
-            printed = self._command(command, listing)
+        all_printed = []
+        for command, shown in listing.commands:
+            all_printed.append(self._command(command, listing))
             if shown.strip():
-                self.outputs.append(Shown(listing.place, None, shown, printed))
-        return printed if commands else None
+                self.outputs.append(Shown(listing.place, None, shown, all_printed[-1]))
+        return "".join(all_printed) if all_printed else None
 
     def _python(self, listing: Listing) -> str:
         with contextlib.redirect_stdout(io.StringIO()) as out:
