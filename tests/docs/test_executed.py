@@ -10,13 +10,12 @@ import os
 from pathlib import Path
 
 import pytest
-from executing import ROOT, Runner, left_out, rewrite
-from listings import listings
+from page_listings import listings
+from page_running import ROOT, Runner, furnish, left_out, rewrite
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINKED = ("models", "examples", "kernels", "tests")
-"""Folders of a checkout that pages may name. The tutorials for users have none: they begin with a wheel."""
 WHEEL_ONLY = {"README.md", "run-my-model.md", "production.md", "write-kernels.md"}
+"""Pages that begin with a wheel and an empty directory."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -27,8 +26,7 @@ def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     if page.name not in WHEEL_ONLY or page.parent.name == "docs":
-        for folder in LINKED:
-            (tmp_path / folder).symlink_to(ROOT / folder)
+        furnish(tmp_path)
     with contextlib.ExitStack() as stack:
         runner = Runner(page, stack)
         runner.run()

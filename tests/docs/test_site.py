@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 BUILD_S = 300
 
 
-class Reader(yaml.SafeLoader):
+class Reader(yaml.SafeLoader):  # type: ignore[misc]
     """Reads mkdocs.yml, whose slugify is an object of Python."""
 
 

@@ -10,6 +10,7 @@ import contextlib
 import io
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commanding import trnrt
-from listings import REASONS, Listing, listings
+from page_listings import REASONS, Listing, listings
 
 if TYPE_CHECKING:
     from serving import ServerProcess
@@ -138,7 +139,7 @@ def left_out(listing: Listing) -> bool:
     if not comment.startswith("not run: "):
         return False
     reason = comment.removeprefix("not run: ")
-    assert reason.startswith(REASONS), f"{listing.place}: {reason!r} is none of the reasons in listings.py"
+    assert reason.startswith(REASONS), f"{listing.place}: {reason!r} is none of the reasons in page_listings.py"
     return True
 
 
@@ -149,3 +150,42 @@ def rewrite(page: Path, outputs: list[Shown]) -> None:
         if output.listing is not None and output.stale and "..." not in output.shown:
             text = text.replace(f"```text\n{output.shown}```", f"```text\n{output.printed.rstrip()}\n```")
     page.write_text(text, encoding="utf-8")
+
+
+KERNEL = """import nki
+import nki.isa as nisa
+import nki.language as nl
+import numpy as np
+
+
+@nki.jit
+def kernel(a, b, TILE=512):
+    out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)
+    for start in range(0, a.shape[1], TILE):
+        a_sb = nl.ndarray((128, TILE), dtype=a.dtype, buffer=nl.sbuf)
+        b_sb = nl.ndarray((128, TILE), dtype=b.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=a_sb, src=a[:, start : start + TILE])
+        nisa.dma_copy(dst=b_sb, src=b[:, start : start + TILE])
+        nisa.tensor_tensor(dst=a_sb, data1=a_sb, data2=b_sb, op=nl.add)
+        nisa.dma_copy(dst=out[:, start : start + TILE], src=a_sb)
+    return out
+
+
+add = kernel
+
+if __name__ == "__main__":
+    ones = np.ones((128, 512), np.float32)
+    assert (kernel(ones, ones) == 2).all()
+"""
+
+
+def furnish(folder: Path) -> None:
+    """What a reader of the reference pages has, under the names that these pages use: a checkout, a model with data and
+    labels, and a kernel in several versions."""
+    for name in ("models", "examples", "kernels", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "models" / "digits_cnn.onnx", folder / "model.onnx")
+    for name in ("data", "test", "labelled", "calibration"):
+        (folder / f"{name}.npz").symlink_to(ROOT / "models" / "digits_test.npz")
+    for name in ("my_kernel", "old", "new"):
+        (folder / f"{name}.py").write_text(KERNEL, encoding="utf-8")
