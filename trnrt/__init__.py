@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trnrt.session import InferenceSession as InferenceSession
     from trnrt.validate import validate as validate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # onnxruntime's wheels report to Microsoft over HTTPS, unless this is set before the import (Privacy.md in them). No
 # data of a user leaves the machine unasked.
