@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from command_sections import command_section
-from operator_table import left_out, messages, operator_page, schemas, titled, versions
+from operator_table import details_page, left_out, messages, operator_page, schemas, titled, versions
 from profiles import made_profile
 
 from trnrt.cli import app
@@ -36,16 +36,18 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_operator_table_is_generated() -> None:
-    page = DOCS / "operators.md"
-    if os.environ.get("UPDATE_DOCS"):
-        page.write_text(operator_page(), encoding="utf-8")
-    text = page.read_text(encoding="utf-8")
-    if f"onnx {onnx.__version__} " in text:
-        assert text == operator_page()
+def test_operator_pages_are_generated() -> None:
+    pages = {DOCS / "operators.md": operator_page, DOCS / "operator-details.md": details_page}
+    for page, make in pages.items():
+        if os.environ.get("UPDATE_DOCS"):
+            page.write_text(make(), encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
+        if f"onnx {onnx.__version__} " in text:
+            assert text == make()
     # Another onnx has other opsets and other tests, but not other lowering functions.
-    named = re.findall(r"^\| ([\w.]+) \| .*\.py` \|$", text, re.MULTILINE)
-    assert named == [titled(operator) for operator in supported_operators()]
+    wanted = [titled(operator) for operator in supported_operators()]
+    assert re.findall(r"^\| \[([\w.]+)\]\(operator-details", (DOCS / "operators.md").read_text("utf-8"), re.M) == wanted
+    assert re.findall(r"^## ([\w.]+)$", (DOCS / "operator-details.md").read_text("utf-8"), re.M) == wanted
 
 
 def test_records_know_every_version_of_their_operators() -> None:
