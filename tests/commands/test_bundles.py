@@ -50,7 +50,7 @@ def forbid_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: Any) -> None:
         raise AssertionError("it was planned")
 
-    monkeypatch.setattr("trnrt.running.planning.make_partition", refuse)
+    monkeypatch.setattr("trnrt.planner.parts.partitioning.make_partition", refuse)
 
 
 def test_a_bundle_runs_without_planning_and_as_the_model_does(

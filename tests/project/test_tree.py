@@ -38,7 +38,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.planner.steps",
         "trnrt.text",
     ),
-    "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.inputs.npz", "trnrt.nki", "trnrt.planner", "trnrt.text"),
+    "trnrt.cache": (
+        "trnrt.errors",
+        "trnrt.importer",
+        "trnrt.inputs.npz",
+        "trnrt.nki",
+        "trnrt.planner",
+        "trnrt.text",
+        "trnrt.version",
+    ),
     "trnrt.capacity": ("trnrt.errors", "trnrt.nki", "trnrt.planner", "trnrt.running.buckets", "trnrt.text"),
     "trnrt.calibration": ("trnrt.errors", "trnrt.neuron.selftest", "trnrt.nki", "trnrt.text"),
     "trnrt.report": (
