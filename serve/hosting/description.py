@@ -35,6 +35,7 @@ class Description:
     longest
     ``mixing``: why rows of different requests can't share a batch; None if they can
     ``digest``: of the content that was loaded; "" if it is not known
+    ``scores``: the kind of each output's numbers, where the graph tells it (``scores``)
     ``max_rows``: the most rows of a request; 0 without a batch, as no rows are counted then
     """
 
@@ -50,6 +51,7 @@ class Description:
     parameters: tuple[str, ...] = ()
     digest: str = ""
     max_rows: int = 0
+    scores: dict[str, str] = field(default_factory=dict)
 
     def check_rows(self, rows: int) -> None:
         """Problem(413) if a request has more rows than the server takes."""
