@@ -13,13 +13,13 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trnrt.version import __version__
+
 if TYPE_CHECKING:
     from trnrt.planner.choices import Choices as Choices
     from trnrt.running.feeding import NodeArg as NodeArg
     from trnrt.session import InferenceSession as InferenceSession
     from trnrt.validate import validate as validate
-
-__version__ = "0.1.0"
 
 # onnxruntime's wheels report to Microsoft over HTTPS, unless this is set before the import (Privacy.md in them). No
 # data of a user leaves the machine unasked.

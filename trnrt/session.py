@@ -8,21 +8,21 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from numpy.typing import NDArray
 
 from trnrt.backends import Backend, DeviceOptions
 from trnrt.backends.choosing import choose
+from trnrt.cache.declared import open_model
 from trnrt.cache.entries import Entries
 from trnrt.cache.plan_files import save_partition
 from trnrt.cache.plans import PlanCache
 from trnrt.errors import DeviceError, OptionError
-from trnrt.importer import ImportedModel, import_model
+from trnrt.importer import ImportedModel
 from trnrt.inputs.drawing import blank, draw
 from trnrt.neuron.device import device_target, logical_config
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
-from trnrt.nki.machine.timing import Range
 from trnrt.planner import Plan, PlanOptions, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.options import EIGHT_BITS, Float8
@@ -42,6 +42,9 @@ from trnrt.running.results import RunResult
 from trnrt.running.routes import Routes
 from trnrt.running.rows import count_rows, join_slices, take_slice
 from trnrt.running.slicing import Slicer
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -140,7 +143,7 @@ class InferenceSession:
             options = replace(options, float8=Float8(dtype, narrow=more.get("narrow", "faster")))
         elif more.get("narrow", "faster") != "faster":
             raise OptionError(f"narrow chooses layers for 8-bit floats, and the dtype is {dtype}")
-        self._read_model()
+        self._read_model(cache)
         self.buckets = check_buckets(DEFAULT_BUCKETS if buckets is None else buckets)
         options = with_ranges(self.model, self._open_lengths(options, more), more.get("calibration"))
         self._plan_with(Planner(self.model, options, cache))
@@ -155,7 +158,7 @@ class InferenceSession:
             device = replace(given, compiled=given.compiled or bundle.programs)
         self._choose_backend(backend, bundle.options.target, device, cache)
         self._file = str(bundle.model)
-        self._read_model()
+        self._read_model(cache)
         bundle.check_model(self.model.digest)
         bundle.check_arguments(asked)
         self.buckets, self.lengths = bundle.buckets, bundle.lengths
@@ -169,8 +172,8 @@ class InferenceSession:
         self.backend = choice.backend.name
         self.backend_reason = choice.reason
 
-    def _read_model(self) -> None:
-        self.model: ImportedModel = import_model(self._file)
+    def _read_model(self, cache: PlanCache) -> None:
+        self.model: ImportedModel = open_model(self._file, cache)
         self.name = self.model.name
         self.metadata = self.model.metadata
         self._slicer = Slicer(self.model)

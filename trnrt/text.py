@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from trnrt.nki.units import significant_text as significant_text
+from trnrt.nki.units import size_text as size_text
+from trnrt.nki.units import time_text as time_text
+
 if TYPE_CHECKING:
     from trnrt.nki.machine.timing import Range
 
@@ -91,16 +95,6 @@ def ends_text(found: Range) -> str:
 def error_text(value: float) -> str:
     """An error or a tolerance in a table: two digits and a power of ten, 0 as it is."""
     return "0" if value == 0 else f"{value:.1e}"
-
-
-def size_text(size: int) -> str:
-    """A number of bytes for a person: ``4.0 GiB``."""
-    amount = float(size)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.1f} {unit}" if unit != "bytes" else f"{size} bytes"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def _digits(found: Range) -> int:

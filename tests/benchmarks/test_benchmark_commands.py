@@ -23,6 +23,7 @@ TYPED = [
     "labs",
     "models",
     "networks",
+    "pictures",
     "quantised",
     "recurrent",
     "reports",

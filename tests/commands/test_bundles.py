@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from trnrt.cache.places import MANIFEST, is_bundle
 from trnrt.errors import BackendError, ModelFileError
+from trnrt.nki.machine import targets
 from trnrt.running.bundles import read_bundle
 from trnrt.session import InferenceSession
 from trnrt.validate import bundling
@@ -49,7 +50,7 @@ def forbid_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: Any) -> None:
         raise AssertionError("it was planned")
 
-    monkeypatch.setattr("trnrt.running.planning.make_partition", refuse)
+    monkeypatch.setattr("trnrt.planner.parts.partitioning.make_partition", refuse)
 
 
 def test_a_bundle_runs_without_planning_and_as_the_model_does(
@@ -236,7 +237,8 @@ def test_lengths_are_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_own_targets_come_along(tmp_path: Path) -> None:
+def test_own_targets_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "_given", {})  # other tests list the known ones
     own = tmp_path / "bundled9.toml"
     own.write_text('name = "bundled9"\nlike = "trn2"\n')
     outcome = trnrt("compile", CNN, "-o", tmp_path / "out", "--target", own)

@@ -372,6 +372,9 @@ def test_placeholders_are_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A distribution of one file, as the three that AWS has on PyPI; with more in it, it is the real one."""
     info = tmp_path / "nki-0.0.1.dist-info"
     info.mkdir()
+    (tmp_path / "nki").mkdir()
+    for name in ("__init__.py", "isa.py"):
+        (tmp_path / "nki" / name).touch()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nki\nVersion: 0.0.1\n", encoding="utf-8")
     record = "nki/__init__.py,,\nnki-0.0.1.dist-info/METADATA,,\nnki-0.0.1.dist-info/RECORD,,\n"
     (info / "RECORD").write_text(record, encoding="utf-8")

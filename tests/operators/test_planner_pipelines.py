@@ -16,7 +16,7 @@ import trnrt
 from trnrt.errors import UnsupportedModelError
 from trnrt.importer import import_model
 from trnrt.planner import Plan, PlanOptions
-from trnrt.planner.parts.partition import make_partition
+from trnrt.planner.parts.partitioning import make_partition
 from trnrt.planner.saving.partitions import decode, encode
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "sklearn").glob("*.onnx"))

@@ -23,8 +23,8 @@ from trnrt.importer import import_model, sizes
 from trnrt.operators.record import Refusal, records
 from trnrt.planner import PlanOptions
 from trnrt.planner.lowering.blocked import FALLBACK, WRONG
-from trnrt.planner.parts import partition
-from trnrt.planner.parts.partition import make_partition
+from trnrt.planner.parts import partitioning
+from trnrt.planner.parts.partitioning import make_partition
 
 Array = NDArray[Any]
 TABLES = (ELEMENTWISE, ENCODERS, INDICES, LAYERS, ROWS_AND_IMAGES, REFUSED, WRONGLY_MADE)
@@ -145,7 +145,7 @@ def test_a_value_that_is_no_tensor(place: str) -> None:
 
 def test_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its hint: run the whole model with onnxruntime."""
-    monkeypatch.setattr(partition, "MOST_PARTS", 4)
+    monkeypatch.setattr(partitioning, "MOST_PARTS", 4)
     nodes = "  ".join(f"a{k + 1} = {'Exp' if k % 2 else 'Hardmax'}(a{k})" for k in range(6))
     model = modelled(f"(float[2,4] a0) => (float[2,4] a6) {{ {nodes} }}")
     with pytest.raises(UnsupportedModelError) as caught:

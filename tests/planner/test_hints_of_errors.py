@@ -20,7 +20,7 @@ from trnrt.importer import import_model
 from trnrt.planner import PlanOptions
 from trnrt.planner.choices import Choices
 from trnrt.planner.options import Float8
-from trnrt.planner.parts.partition import make_partition
+from trnrt.planner.parts.partitioning import make_partition
 from trnrt.planner.parts.ways_out import cut_model
 from trnrt.planner.searching.candidates import find_step
 from trnrt.planner.sizes import default_shapes, parse_shape

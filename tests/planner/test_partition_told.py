@@ -216,7 +216,7 @@ def test_an_output_that_is_neither_tensor_nor_list_is_refused() -> None:
 
 
 def test_a_model_of_very_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trnrt.planner.parts.partition.MOST_PARTS", 3)
+    monkeypatch.setattr("trnrt.planner.parts.partitioning.MOST_PARTS", 3)
     checked(modelled(MIDDLE), {"x": drawn(2, 3)})
     longer = "(float[2,3] x) => (float[2,3] y) { a = Relu(x)  b = Hardmax(a)  c = Sigmoid(b)  y = Hardmax(c) }"
     with pytest.raises(UnsupportedModelError, match=r"it would be cut into 4 parts.*; up to 3 are made"):

@@ -18,7 +18,7 @@ from trnrt.errors import OptionError
 from trnrt.importer import import_model
 from trnrt.planner import Plan, PlanOptions, StepReport
 from trnrt.planner.choices import DEFAULT
-from trnrt.planner.parts.partition import make_partition
+from trnrt.planner.parts.partitioning import make_partition
 
 # A residual block, pooling, Gemms, and element-wise steps that are merged.
 GRAPH = """(float[N,3,8,8] image) => (float[N,5] y) {

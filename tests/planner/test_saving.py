@@ -16,7 +16,8 @@ import trnrt
 from trnrt.cache.plans import DEFAULT_LIMIT, LIMIT_VARIABLE, size_limit
 from trnrt.errors import OptionError
 from trnrt.planner import PlanOptions
-from trnrt.planner.parts.partition import Partition, make_partition
+from trnrt.planner.parts.partition import Partition
+from trnrt.planner.parts.partitioning import make_partition
 from trnrt.planner.saving.partitions import NotSaved, decode, encode
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -69,7 +70,7 @@ CPU_BETWEEN = half(
 )
 def test_a_saved_plan_answers_alike(model: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     first = answers(model, **options)
-    monkeypatch.setattr("trnrt.running.planning.make_partition", never)
+    monkeypatch.setattr("trnrt.planner.parts.partitioning.make_partition", never)
     second = answers(model, **options)
     for mine, theirs in zip(first, second, strict=True):
         if isinstance(mine, list):
@@ -139,7 +140,7 @@ def test_a_full_disk_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setenv("TRNRT_CACHE", str(tmp_path / "other"))
-    monkeypatch.setattr("trnrt.cache.tempfile.mkstemp", full)
+    monkeypatch.setattr("tempfile.mkstemp", full)
     session = trnrt.InferenceSession(CNN)
     for mine, theirs in zip(session.run(None, session.random_inputs(3)), expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)

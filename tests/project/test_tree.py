@@ -21,7 +21,7 @@ KERNEL_LINES = 80
 # What each room may import of trnrt besides itself; the first name that fits a module is its room. Arrows go one way.
 ROOMS: dict[str, tuple[str, ...]] = {
     "trnrt.errors": ("trnrt.nki.errors",),
-    "trnrt.text": ("trnrt.nki.machine.timing",),
+    "trnrt.text": ("trnrt.nki.machine.timing", "trnrt.nki.units"),
     "trnrt.nki": (),
     "trnrt.kernels": ("trnrt.nki",),
     "trnrt.importer": ("trnrt.errors", "trnrt.operators.record", "trnrt.text"),
@@ -38,7 +38,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.planner.steps",
         "trnrt.text",
     ),
-    "trnrt.cache": ("trnrt.errors", "trnrt.importer", "trnrt.inputs.npz", "trnrt.nki", "trnrt.planner", "trnrt.text"),
+    "trnrt.cache": (
+        "trnrt.errors",
+        "trnrt.importer",
+        "trnrt.inputs.npz",
+        "trnrt.nki",
+        "trnrt.planner",
+        "trnrt.text",
+        "trnrt.version",
+    ),
     "trnrt.capacity": ("trnrt.errors", "trnrt.nki", "trnrt.planner", "trnrt.running.buckets", "trnrt.text"),
     "trnrt.calibration": ("trnrt.errors", "trnrt.neuron.selftest", "trnrt.nki", "trnrt.text"),
     "trnrt.report": (

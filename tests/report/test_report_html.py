@@ -15,8 +15,9 @@ from trnrt.nki.machine.program import MemoryRegion
 from trnrt.nki.machine.timing import Timeline
 from trnrt.nki.profiling import Profile, Roofline
 from trnrt.report.page import report_html
-from trnrt.report.page.parts import share_text, time_text
+from trnrt.report.page.parts import share_text
 from trnrt.report.timeline import NO_STEP, bytes_held, stack_rows, step_finder, tile_spans
+from trnrt.text import size_text, time_text
 
 HOSTILE = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\x1b"
 
@@ -127,7 +128,7 @@ def test_the_numbers_are_readable_without_the_script() -> None:
     words = " ".join(Page(report_html(profile, "matmul")).words)
     for text in (
         "7.41 us",
-        "14.81 us",
+        "14.8 us",
         "total_time",
         "12.3 %",
         "45.6 %",
@@ -186,7 +187,11 @@ def test_tiles_on_other_partitions_of_the_same_bytes_count_once() -> None:
 
 
 def test_texts_of_times_and_shares() -> None:
-    assert [time_text(value) for value in (0, 0.0123, 1.5, 123.45, 1234.5, 1e7)] == [
-        "0 ns", "12.30 ns", "1.50 us", "123.5 us", "1.23 ms", "10,000 ms"
+    times = (0, 0.0123, 0.9996, 1.5, 16.482, 123.45, 999.6, 1234.5, 9_999.0, 1.2e7, float("nan"))
+    assert [time_text(value) for value in times] == [
+        "0 us", "12.3 ns", "1.00 us", "1.50 us", "16.5 us", "123 us", "1.00 ms", "1.23 ms", "10.0 ms", "12.0 s", "-"
+    ]  # fmt: skip
+    assert [size_text(value) for value in (0, 148.4, 2048, 107_393_144)] == [
+        "0 bytes", "148 bytes", "2.0 KiB", "102.4 MiB"
     ]  # fmt: skip
     assert [share_text(value) for value in (0.0, 0.0012, 0.5, float("nan"))] == ["0.0 %", "0.12 %", "50.0 %", "-"]

@@ -201,7 +201,7 @@ def test_a_bundle_is_served_without_planning(tmp_path: Path, monkeypatch: pytest
             ran.append(len(feeds["x"]))
             return run_once(one, names, feeds)
 
-        monkeypatch.setattr("trnrt.running.planning.make_partition", lambda *_: pytest.fail("it was planned"))
+        monkeypatch.setattr("trnrt.planner.parts.partitioning.make_partition", lambda *_: pytest.fail("it was planned"))
         monkeypatch.setattr("trnrt.running.reference.open_model", lambda *_: pytest.fail("onnxruntime ran"))
         monkeypatch.setattr(InferenceSession, "run", count)
         for settings in ({"model_dir": tmp_path / "folder"}, {"models": [tmp_path / "folder" / "bundle"]}):

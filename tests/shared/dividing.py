@@ -13,7 +13,8 @@ from planning import onnxruntimes
 import trnrt
 from trnrt.importer import import_model
 from trnrt.planner import PlanOptions
-from trnrt.planner.parts.partition import DevicePart, Partition, make_partition
+from trnrt.planner.parts.partition import DevicePart, Partition
+from trnrt.planner.parts.partitioning import make_partition
 
 Feeds = Mapping[str, Any]
 Parts = list[tuple[str, list[str]]]

@@ -16,7 +16,8 @@ from perturbing import shifted
 
 import trnrt
 from trnrt.planner import Plan
-from trnrt.planner.parts.partition import DevicePart, Partition, make_partition
+from trnrt.planner.parts.partition import DevicePart, Partition
+from trnrt.planner.parts.partitioning import make_partition
 from trnrt.validate import ValidationReport, validate, validate_layers
 from trnrt.validate.choices import split_at_choices
 from trnrt.validate.running import run_onnxruntime
@@ -93,7 +94,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, change: Callable[[Plan], Plan]) -> No
         assert isinstance(part, DevicePart)
         return replace(partition, parts=(replace(part, plan=change(part.plan)), *ends))
 
-    monkeypatch.setattr("trnrt.running.planning.make_partition", wrong)
+    monkeypatch.setattr("trnrt.planner.parts.partitioning.make_partition", wrong)
 
 
 @pytest.mark.parametrize("build", DETECTORS.values(), ids=DETECTORS)

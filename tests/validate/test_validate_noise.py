@@ -18,7 +18,8 @@ from onnx import TensorProto
 from perturbing import WRONG, rows_for, wronged
 
 import trnrt
-from trnrt.planner.parts.partition import DevicePart, Partition, make_partition
+from trnrt.planner.parts.partition import DevicePart, Partition
+from trnrt.planner.parts.partitioning import make_partition
 from trnrt.validate import Noise, run_onnxruntime, validate
 from trnrt.validate.noise import pool_noise, spread
 
@@ -211,7 +212,7 @@ def test_a_plan_that_is_wrong_in_16_bits_only(
         assert isinstance(part, DevicePart)
         return replace(partition, parts=(replace(part, plan=wronged(part.plan, weight)),))
 
-    monkeypatch.setattr("trnrt.running.planning.make_partition", wrong)
+    monkeypatch.setattr("trnrt.planner.parts.partitioning.make_partition", wrong)
     monkeypatch.setattr("trnrt.validate.layers.make_partition", wrong)
     content = NETS[name]() if name in NETS else SAMPLES / f"{name}.onnx"
     session = trnrt.InferenceSession(content, dtype=dtype, backend="simulator", cache=False)

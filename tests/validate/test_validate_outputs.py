@@ -15,7 +15,8 @@ from perturbing import shifted
 import trnrt
 from trnrt.errors import InputError
 from trnrt.inputs.matching import read_labelled
-from trnrt.planner.parts.partition import DevicePart, Partition, make_partition
+from trnrt.planner.parts.partition import DevicePart, Partition
+from trnrt.planner.parts.partitioning import make_partition
 from trnrt.validate import accuracy, split, validate
 
 Array = NDArray[Any]
@@ -51,7 +52,7 @@ def test_an_error_that_float32_has_too_is_no_rounding(monkeypatch: pytest.Monkey
         assert isinstance(part, DevicePart)
         return replace(partition, parts=(replace(part, plan=shifted(part.plan, "gemm_14_b", 0.25)),))
 
-    monkeypatch.setattr("trnrt.running.planning.make_partition", wrong)
+    monkeypatch.setattr("trnrt.planner.parts.partitioning.make_partition", wrong)
     session = trnrt.InferenceSession(NETS["residual"](), dtype="bfloat16", cache=False)
     (output,) = validate(session, session.random_inputs()).outputs
     assert output.split is not None and not output.split.float32_passed

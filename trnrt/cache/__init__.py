@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from trnrt.errors import CacheError
@@ -26,6 +25,8 @@ def default_directory() -> Path:
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Write a file whole or not at all: beside its place, then renamed."""
+    import tempfile  # it loads random, which a plan that is there already doesn't need
+
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from functools import cache
-from importlib import metadata
 from pathlib import Path
+
+from trnrt.version import __version__
 
 ROOT = Path(__file__).parents[1]
 PLANS = ("importer", "operators", "planner", "kernels", "nki", "running/profiler.py", "text.py")
@@ -25,7 +26,7 @@ def code_version(rooms: tuple[str, ...] | None = None, root: Path = ROOT) -> str
         for name in _files(root, room):
             digest.update(f"{name}\0".encode())
             digest.update(Path(root, name).read_bytes())
-    return f"{metadata.version('trnrt')}+{digest.hexdigest()[:16]}"
+    return f"{__version__}+{digest.hexdigest()[:16]}"
 
 
 def _files(root: Path, room: str) -> list[str]:

@@ -4,6 +4,7 @@
                          only entries of that name), the saved plan, and the digests of its arrays
     arrays/<digest>.npy  weights, by content: the same for every batch
     times/<key>.json     the predicted latency with its range, microseconds
+    models/...           models' inputs and outputs: see ``trnrt.cache.declared``
     kernels/...          kernel modules, by content
     neuron/...           the output of AWS's compiler: see ``trnrt.neuron.artefacts``
     usage                bytes written since the files were last counted, a number a line
@@ -20,7 +21,6 @@ import io
 import json
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -96,6 +96,7 @@ class Entries:
         self._plans = directory / "plans"
         self._arrays = directory / "arrays"
         self._times = directory / "times"
+        self._models = directory / "models"
 
     def look_up(self, request: Mapping[str, Any]) -> Found:
         """Look up a request. A damaged entry is removed, and counts as a miss with that reason."""
@@ -184,7 +185,8 @@ class Entries:
 
     @property
     def _folders(self) -> tuple[Path, ...]:
-        return self._plans, self._arrays, self._times, self.directory / "kernels", self.directory / COMPILED
+        beside = (self.directory / "kernels", self.directory / COMPILED)
+        return self._plans, self._arrays, self._times, self._models, *beside
 
     def shrink(self) -> None:
         """Evict the least recently used entries, with arrays that no other entry names, until the limit is met."""
@@ -201,7 +203,8 @@ class Entries:
             for digest in digests.difference(*named.values()):
                 excess -= _remove(self._arrays / f"{digest}.npy")
             excess -= _remove(self._times / entry.path.name)
-            for path in (*_files(self.directory / "kernels"), *_files(self.directory / COMPILED)):
+            beside = (self._models, self.directory / "kernels", self.directory / COMPILED)
+            for path in (path for folder in beside for path in _files(folder)):
                 if _modified_time(path) <= entry.used:
                     excess -= _remove(path)
 
@@ -339,6 +342,8 @@ def _remove(path: Path) -> int:
     size = _size(path)
     with contextlib.suppress(OSError):
         if path.is_dir():
+            import shutil  # and all of its archives' formats, to remove a folder of AWS's compiler
+
             shutil.rmtree(path)
         else:
             path.unlink()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from trnrt.cache import write_whole
-from trnrt.inputs.npz import pack_npz
 from trnrt.planner import Plan
 from trnrt.planner.naming import identifier
 from trnrt.planner.parts.partition import CpuPart, Partition
@@ -30,6 +29,8 @@ def save_partition(partition: Partition, directory: Path) -> list[Path]:
 
 
 def _save_plan(plan: Plan, directory: Path) -> list[Path]:
+    from trnrt.inputs.npz import pack_npz  # zipfile, which only a saved plan needs
+
     stem = identifier(plan.name)
     module, weights, summary = (directory / f"{stem}{end}" for end in (".py", "_weights.npz", "_plan.json"))
     # .npz has no bfloat16: such weights are stored as equal float32 numbers.

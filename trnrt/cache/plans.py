@@ -81,12 +81,12 @@ class PlanCache(KernelCache):
     def __init__(self, directory: Path | None = None, *, enabled: bool = True) -> None:
         super().__init__(directory)
         self.limit = size_limit()
-        self._enabled = enabled and self.limit > 0
+        self.enabled = enabled and self.limit > 0
 
     @property
     def compiled_directory(self) -> Path | None:
         """The directory for device programs; None if nothing is kept."""
-        return self.directory / COMPILED if self._enabled else None
+        return self.directory / COMPILED if self.enabled else None
 
     @property
     def entries(self) -> Entries:
@@ -95,7 +95,7 @@ class PlanCache(KernelCache):
 
     def time(self, request: Mapping[str, Any], predict: Callable[[], Times]) -> Times:
         """A request's predicted latency, from the cache or from ``predict``, whose result is kept."""
-        if not self._enabled:
+        if not self.enabled:
             return predict()
         known = self.entries.time(request)
         if known is None:
@@ -109,7 +109,7 @@ class PlanCache(KernelCache):
 
         CacheError if the directory is not private to the owner.
         """
-        if not self._enabled:
+        if not self.enabled:
             return make(), ""
         full = self.prepare()
         kept, reason = read_partition(self.entries, request)

@@ -30,6 +30,7 @@ from trnrt.commands.options import (
     LabelledFile,
     LncFlag,
     ModelFile,
+    ModelToCut,
     MoreOutputs,
     MostFlag,
     OverlayFile,
@@ -141,7 +142,7 @@ def inspect_command(
 
 
 def cut_command(
-    *, model: ModelFile, more: MoreOutputs = None, outputs: CutOutputs, output: CutFile, reporting: Reporting
+    *, model: ModelToCut, more: MoreOutputs = None, outputs: CutOutputs, output: CutFile, reporting: Reporting
 ) -> None:
     """Write the part of a model that computes some of its tensors, as a model of its own. `trnrt inspect` of a model
     that can't run prints the command that leaves what can."""

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from trnrt.commands.options import Backend
 from trnrt.commands.overriding import apply_plan
 from trnrt.commands.records import SessionOptions
+from trnrt.commands.sampling import chosen_sample
 from trnrt.errors import InputError, OptionError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import LARGEST_INPUT, Inputs, read_inputs
@@ -24,6 +25,7 @@ from trnrt.text import count_text, quote, range_text, reason_text, shape_text, s
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from trnrt.samples import Sample
     from trnrt.session import InferenceSession
 
 _BYTES_DRAWN = 8
@@ -107,10 +109,21 @@ def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
         raise OptionError(
             "--layout, --color, --scale, --mean, --std and --fit need an image", hint="give one with --input"
         )
+    sample = chosen_sample()
+    if sample is not None:
+        return _own_rows(sample, session, feeding.rows)
     rows = feeding.rows or fixed_batch(session) or 1
     _check_size(session, rows)
     feeds = session.random_inputs(rows, feeding.seed)
     return Inputs(feeds, [_drawn_text(feeds, feeding.seed)] if feeds else [])
+
+
+def _own_rows(sample: Sample, session: InferenceSession, limit: int | None) -> Inputs:
+    """The first ``limit`` rows of a sample; None: all."""
+    read = read_inputs([str(sample.data)], session.model.inputs, metadata=session.metadata, images=ImageOptions())
+    feeds = {name: array[:limit] for name, array in read.feeds.items()}
+    rows = count_text(len(next(iter(feeds.values()))), "row")
+    return Inputs(feeds, [f"no --input: took {rows} of the sample's own"])
 
 
 def fixed_batch(session: InferenceSession) -> int | None:

@@ -14,6 +14,15 @@ from typing import Annotated, Any
 
 import click
 
+from trnrt.commands.sampling import (
+    OWN_DATA,
+    SAMPLE_HELP,
+    add_name,
+    choose_data,
+    choose_model,
+    choose_model_to_cut,
+    keep_sample,
+)
 from trnrt.commands.verbs import argument, option
 from trnrt.errors import OptionError
 from trnrt.nki.level import Level
@@ -248,9 +257,15 @@ _INPUT = (
     "(.png, .jpg; several make a batch). A model with one input needs no NAME=. By default random values."
 )
 
-ModelFile = Annotated[
-    Path, argument(metavar="MODEL", help="The model: an .onnx file, or a bundle that `trnrt compile -o DIR` wrote.")
-]
+SampleFlag = input_flag("--sample", metavar="NAME", help=SAMPLE_HELP, callback=keep_sample)
+_model_argument = partial(
+    argument,
+    metavar="MODEL",
+    help="The model: an .onnx file, or a bundle that `trnrt compile -o DIR` wrote.",
+    stand_in=SampleFlag,
+)
+ModelFile = Annotated[Path, _model_argument(callback=choose_model)]
+ModelToCut = Annotated[Path, _model_argument(callback=choose_model_to_cut)]
 InputFiles = Annotated[list[str] | None, input_flag("--input", "-i", metavar="[NAME=]FILE", help=_INPUT)]
 TargetFlag = Annotated[
     str | None,
@@ -413,7 +428,10 @@ LabelledFile = Annotated[
     input_flag(
         "--data",
         metavar="FILE.npz",
-        help="Inputs and labels (label, labels, y, target or targets), to compare accuracies; instead of --input.",
+        help="Inputs and labels (label, labels, y, target or targets), to compare accuracies; instead of --input. "
+        "With --sample, FILE may be left out.",
+        callback=choose_data,
+        bare=OWN_DATA,
     ),
 ]
 LogitsFlag = Annotated[bool, output_flag("--logits", help="With --top: the numbers are logits; show their softmax.")]
@@ -437,7 +455,7 @@ CutOutputs = Annotated[
     list[str],
     output_flag("--outputs", metavar="NAME...", help="The tensors that become the outputs; names may follow."),
 ]
-MoreOutputs = Annotated[list[str] | None, argument(metavar="[NAME...]", hidden=True)]
+MoreOutputs = Annotated[list[str] | None, argument(metavar="[NAME...]", hidden=True, callback=add_name)]
 CutFile = Annotated[Path, output_flag("-o", "--output", metavar="OUT.onnx", help="The file to write.")]
 CompileDirectory = Annotated[Path, output_flag("-o", "--output", metavar="DIR", help="Where to write.")]
 CompileBucketsFlag = Annotated[

@@ -16,6 +16,7 @@ from click.exceptions import Exit
 
 from trnrt.commands.options import CacheFlag, Engine, LogitsFlag, ModelFile, Reporting, flag
 from trnrt.commands.records import Device, Images, Planning
+from trnrt.commands.sampling import choose_rows
 from trnrt.errors import OptionError, TooManyBadError, TrnrtError
 from trnrt.report.console import counting, note, say, working
 from trnrt.text import count_text, quote
@@ -38,14 +39,14 @@ class Form(StrEnum):
 class Rows:
     """The rows to predict."""
 
-    inputs: list[str] = flag(
+    inputs: list[str] | None = flag(
         "Model and inputs",
         "--input",
         "-i",
-        default=...,
         metavar="[NAME=]PATH",
         help="The rows, repeatable: Parquet files or a folder of them, FILE.npz, NAME=FILE.npy, an image folder. "
-        "A model with one input needs no NAME=.",
+        "A model with one input needs no NAME=. By default the rows of a --sample.",
+        callback=choose_rows,
     )
     id_column: str | None = flag(
         "Model and inputs",
@@ -165,7 +166,7 @@ def predict_command(
     request = Request(
         str(model),
         parts.directory,
-        Asked(tuple(rows.inputs), rows.id_column, tuple(rows.columns or ()), images.options),
+        Asked(tuple(rows.inputs or ()), rows.id_column, tuple(rows.columns or ()), images.options),
         planning.target,
         planning.dtype.value,
         device.backend.value,

@@ -26,6 +26,7 @@ from trnrt.commands.options import (
 )
 from trnrt.commands.records import Images, Planning, SessionOptions
 from trnrt.commands.results import deliver
+from trnrt.commands.sampling import OWN_DATA, choose_files
 from trnrt.errors import OptionError, TrnrtError
 from trnrt.report.console import counting, note, render, working
 from trnrt.text import one_line, quote
@@ -66,7 +67,9 @@ class Calibration:
         "--data",
         metavar="[NAME=]PATH",
         help="Typical rows, repeatable: Parquet files or a folder of them, FILE.npz, NAME=FILE.npy, an image folder. "
-        "A model with one input needs no NAME=.",
+        "A model with one input needs no NAME=. With --sample, PATH may be left out.",
+        callback=choose_files,
+        bare=str(OWN_DATA),
     )
     label: str | None = flag(
         "Model and inputs",

@@ -31,11 +31,13 @@ from trnrt.commands.options import (
     Engine,
     Fallback,
     Narrow,
+    SampleFlag,
     flag,
     read_buckets,
     read_budget,
     read_lengths,
 )
+from trnrt.commands.sampling import add_model
 from trnrt.commands.verbs import argument
 from trnrt.errors import BackendError
 
@@ -58,7 +60,12 @@ class Serving:
 
     models: Annotated[
         list[Path] | None,
-        argument(metavar="MODELS", help="The models: .onnx files, and bundles of `trnrt compile -o DIR`."),
+        argument(
+            metavar="MODELS",
+            help="The models: .onnx files, and bundles of `trnrt compile -o DIR`.",
+            callback=add_model,
+            stand_in=SampleFlag,
+        ),
     ] = None
     config: Path | None = flag("Options", "--config", metavar="FILE", help="A TOML file of these settings.")
     model_dir: Path | None = flag(

@@ -24,6 +24,7 @@ from trnrt.commands.opening import (
 from trnrt.commands.options import Reporting
 from trnrt.commands.records import Comparing, SessionOptions
 from trnrt.commands.results import deliver
+from trnrt.commands.sampling import own_data
 from trnrt.errors import OptionError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import Inputs, read_labelled
@@ -108,6 +109,8 @@ def _inputs(session: InferenceSession, given: Given, drawn: int) -> tuple[Inputs
     labels = None
     if given.data is not None:
         inputs, labels = read_labelled(given.data, session.model.inputs)
+        if given.data == own_data():
+            inputs.notes = [f"--data: the sample's own {count_text(len(labels), 'row')}, with labels"]
     else:
         rows = given.samples or fixed_batch(session) or drawn
         inputs = feed(session, Feeding(given.files, given.images, rows, given.seed))

@@ -45,7 +45,8 @@ class Declared:
 
     ``panel``: its group in ``--help``. ``min`` and ``max`` bound a number. ``parser`` reads a value from its text;
     ``callback`` checks a value, and returns it. ``exists``: a path that must exist. ``show_default``: the text of the
-    default in ``--help``, or whether to show it.
+    default in ``--help``, or whether to show it. ``bare``: the value of a flag that is given without one.
+    ``stand_in``: a flag that can replace an argument. Its callback reads it first; it is no parameter of the verb.
     """
 
     names: tuple[str, ...] = ()
@@ -60,6 +61,8 @@ class Declared:
     exists: bool = False
     hidden: bool = False
     show_default: bool | str = True
+    bare: Any = None
+    stand_in: Declared | None = None
 
 
 def option(*names: str, **details: Any) -> Declared:
@@ -79,16 +82,19 @@ class Flag(click.Option):
 
 
 class Argument(click.Argument):
-    """An argument, with a text in ``--help``."""
+    """An argument, with a text in ``--help``; ``stand_in``: the flag that can replace it, if it must be given."""
 
     text = ""
     hidden = False
+    stand_in = ""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # type: ignore[override]
         """Its name, and its text."""
         if self.hidden:
             return None
         shown = self.metavar or (self.name or "").upper()
+        if self.stand_in:
+            return shown, f"{self.text}  [required, or {self.stand_in}]"
         return (shown, f"{self.text}  [required]") if self.required else (f"[{shown}]", self.text)
 
 
@@ -97,7 +103,7 @@ class Verb(click.Command):
 
     def __init__(self, function: Callable[..., None], name: str | None = None, **details: Any) -> None:
         parameters, call = _read_signature(function)
-        made = [_parameter(*one) for one in parameters]
+        made = [parameter for one in parameters for parameter in _parameters(*one)]
         super().__init__(name, callback=call, help=inspect.getdoc(function), params=made, **details)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -107,8 +113,8 @@ class Verb(click.Command):
             if getattr(parameter, "hidden", False):
                 continue
             metavar = parameter.metavar or (parameter.name or "").upper()
-            if isinstance(parameter, click.Argument):
-                pieces.append(metavar if parameter.required else f"[{metavar}]")
+            if isinstance(parameter, Argument):
+                pieces.append(metavar if parameter.required or parameter.stand_in else f"[{metavar}]")
             elif parameter.required:
                 pieces.append(f"{parameter.opts[0]} {metavar}")
         return pieces
@@ -220,27 +226,38 @@ def _read_annotation(hint: Any) -> tuple[Any, Declared]:
     return kind, declared
 
 
-def _parameter(name: str, hint: Any, declared: Declared, default: Any) -> click.Parameter:
+def _parameters(name: str, hint: Any, declared: Declared, default: Any) -> Iterable[click.Parameter]:
+    """click's parameters for one of a verb: itself, and the flag that can stand in for it."""
+    if declared.stand_in is not None:
+        yield _parameter("stand_in", str | None, declared.stand_in, None, is_eager=True, expose_value=False)
+    yield _parameter(name, hint, declared, default)
+
+
+def _parameter(name: str, hint: Any, declared: Declared, default: Any, **details: Any) -> click.Parameter:
     """click's parameter for one of a verb."""
     kind, several = _kind(hint, declared)
-    required = default is Parameter.empty
+    required = default is Parameter.empty and declared.stand_in is None
 
     def finish(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
         if several:
             value = list(value) if value else None if default is Parameter.empty else default
         return value if declared.callback is None else declared.callback(value)
 
-    shared: dict[str, Any] = {"metavar": declared.metavar, "envvar": declared.envvar, "callback": finish}
-    if not required:
+    shared: dict[str, Any] = {"metavar": declared.metavar, "envvar": declared.envvar, "callback": finish, **details}
+    if default is not Parameter.empty:
         shared["default"] = None if several else default.value if isinstance(default, StrEnum) else default
     if not declared.names:
         made = Argument([name], type=kind, nargs=-1 if several else 1, required=required, **shared)
         made.text, made.hidden = declared.help, declared.hidden
+        if default is Parameter.empty and declared.stand_in is not None:
+            made.stand_in = declared.stand_in.names[0]
         return made
     if hint is bool or hint == bool | None:
         shared["is_flag"] = True
     else:
         shared |= {"type": kind, "multiple": several}
+        if declared.bare is not None:
+            shared |= {"is_flag": False, "flag_value": declared.bare}
     flag = Flag(
         [name, *declared.names],
         required=required,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,9 +47,9 @@ class ReadModel:
     ``inputs`` excludes initializers. ``batch`` is dimension 0 where all inputs (of rank 1 or more) share it: a symbol's
     name, "batch" where the file leaves it open without a name, or an int. It is an int only if the inputs have rank 2
     or more and every output starts with the same dimension, as otherwise dimension 0 counts something else. It is None
-    if the model has no batch. ``opset`` is the version of ONNX's own operators. ``model`` is the graph as read: share
-    it, don't change it. ``parameters`` names inputs that are really attributes, such as the shape for a Reshape: a plan
-    needs their values, and they don't count for ``batch``. ``digest`` is the SHA-256 of the file with its external
+    if the model has no batch. ``opset`` is the version of ONNX's own operators. ``read`` returns the graph, and may
+    have to read the file. ``parameters`` names inputs that are really attributes, such as the shape for a Reshape: a
+    plan needs their values, and they don't count for ``batch``. ``digest`` is the SHA-256 of the file with its external
     data. ``batch_symbols``: the symbols in the file, if each input has its own: ``inputs`` and ``outputs`` have the
     first.
     """
@@ -58,7 +60,12 @@ class ReadModel:
     metadata: dict[str, str]
     batch: int | str | None
     opset: int
-    model: ir.Model = field(repr=False)
+    read: Callable[[], ir.Model] = field(repr=False)
     parameters: tuple[str, ...] = ()
     digest: str = ""
     batch_symbols: tuple[str, ...] = ()
+
+    @cached_property
+    def model(self) -> ir.Model:
+        """The graph as read: share it, don't change it."""
+        return self.read()

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 
 from trnrt.errors import BackendError
@@ -91,6 +88,8 @@ class Facts:
 
 def look_for_device(root: Path | None = None, environ: Mapping[str, str] | None = None) -> Facts:
     """Gather the facts; ``root`` and ``environ`` are for tests. Facts that can't be read are None or empty."""
+    import platform
+
     root, environ = root or ROOT, os.environ if environ is None else environ
     devices = neuron_devices(root)
     names = (*AWS_PACKAGES, *OWN_PACKAGES)
@@ -164,6 +163,8 @@ def first_line(path: Path) -> str | None:
 
 
 def _package(name: str) -> Package | None:
+    from importlib import metadata  # it loads email, which no session on the simulator needs
+
     try:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
@@ -206,6 +207,8 @@ def _worker(python: str | None) -> WorkerPython | None:
     """Ask the worker's Python for its packages; nothing of them is imported."""
     if not python:
         return None
+    import subprocess
+
     try:
         done = subprocess.run(
             [python, "-I", "-c", _ASK_WORKER], capture_output=True, text=True, timeout=_SECONDS, check=True

@@ -14,6 +14,7 @@ from trnrt.nki.machine.timing.path import Segment
 from trnrt.nki.machine.timing.steps import Named, Step, steps_by_line
 from trnrt.nki.machine.timing.tensor_engine import PRODUCTS
 from trnrt.nki.machine.timing.timeline import PS_PER_US, Timeline
+from trnrt.nki.units import size_text, time_text
 
 DMA_LATENCY = "DMA latency"
 _BY_DMA = (DMA_LATENCY, "DMA data")
@@ -170,9 +171,9 @@ def _enough(places: Sequence[Place]) -> tuple[Place, ...]:
 def _sentence(held: _Held, share: float, places: Sequence[Place], more: int) -> str:
     what, verb, noun = _subject_of(held)
     count = len(held.issues)
-    each = [f"about {_time_text(held.time / count / PS_PER_US)}"]
+    each = [f"about {time_text(held.time / count / PS_PER_US)}"]
     if held.kind in _BY_DMA:
-        each.append(_size_text(sum(_payloads(held)) / count))
+        each.append(size_text(sum(_payloads(held)) / count))
     details = f"{count:,} {noun}{'s' * (count != 1)}, {' and '.join(each)}{' each' * (count > 1)}"
     return (
         f"{what} {_places_text(held, places, more)}{verb} {_percent(share)} of the critical path ({details}); "
@@ -193,7 +194,7 @@ def _launch_text(timeline: Timeline) -> str:
     launch = timeline.timing.benchmark_ns / 1000
     if launch * PS_PER_US <= timeline.duration:
         return ""
-    return f" The program's fixed start and end take longer than all of this: {_time_text(launch)}."
+    return f" The program's fixed start and end take longer than all of this: {time_text(launch)}."
 
 
 def _places_text(held: _Held, places: Sequence[Place], more: int) -> str:
@@ -277,7 +278,7 @@ def _advise_sizes(held: _Held) -> str:
     flows = held.time / len(held.issues) / 1000 * dma.total_gbps  # bytes: ns times GB/s
     if size >= flows:
         return ""
-    return f"Make fewer, larger transfers: {_size_text(flows)} could flow in the latency of each."
+    return f"Make fewer, larger transfers: {size_text(flows)} could flow in the latency of each."
 
 
 def _advise_packets(held: _Held) -> str:
@@ -288,7 +289,7 @@ def _advise_packets(held: _Held) -> str:
     if not run or run >= dma.packet_ns * dma.engine_gbps:
         return ""
     return (
-        f"Make runs of contiguous bytes longer: they have {_size_text(run)} on average, and each costs a DMA engine "
+        f"Make runs of contiguous bytes longer: they have {size_text(run)} on average, and each costs a DMA engine "
         f"{dma.packet_ns:.3g} ns beside its bytes."
     )
 
@@ -307,15 +308,3 @@ def _advise_tiles(held: _Held) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 or share == 0 else f"{100 * share:.1f} %"
-
-
-def _time_text(us: float) -> str:
-    return f"{us * 1000:.3g} ns" if us < 0.9995 else f"{us:,.1f} us" if us < 999.95 else f"{us / 1000:,.2f} ms"
-
-
-def _size_text(size: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 999.5 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.3g} {unit}"

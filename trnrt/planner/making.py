@@ -35,19 +35,13 @@ _FIXED = "export the model with fixed shapes"
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
 
-def make_plan(
+def plan_model(
     model: ImportedModel,
     shapes: Mapping[str, tuple[int, ...]],
     options: PlanOptions,
     values: Mapping[str, Array] | None = None,
 ) -> Plan:
-    """Plan a model as one kernel, whatever its size, for concrete input shapes.
-
-    ``values`` are those of inputs that are its parameters.
-
-    Raises UnsupportedModelError with every blocking node, InputError if the shapes don't fit the model, OptionError if
-    the choices contain an unknown name.
-    """
+    """See ``trnrt.planner.make_plan``."""
     view = model.bind(shapes, values)
     fewer = fewer_rows(model, shapes, values, view)
     plan = plan_view(model, view, options, rows_of(model, shapes), fewer)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from trnrt.errors import BackendError, OptionError
 from trnrt.importer import ImportedModel
@@ -109,6 +108,8 @@ def _compare(name: str, alone: Array, padded: Array, limit: float, size: int) ->
 
 def _rounds(model: ImportedModel) -> bool:
     """True if the model computes in fewer than 32 bits."""
+    import onnx_ir as ir  # for sessions with lengths alone
+
     from trnrt.importer.quantised.rewriting import is_quantised
 
     graph = model.model.graph

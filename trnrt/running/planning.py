@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
 
 from trnrt.cache.entries import Entries
 from trnrt.cache.plans import PlanCache, keep_partition, request_for
 from trnrt.importer import ImportedModel
 from trnrt.inputs.drawing import Array
-from trnrt.nki.machine.timing import Range, add_ranges
 from trnrt.planner import PlanOptions
-from trnrt.planner.parts.partition import Partition, make_partition
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
+    from trnrt.planner.parts.partition import Partition
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -29,6 +32,8 @@ class Planner:
 
     def make(self, shapes: Shapes, values: Mapping[str, Array] | None = None) -> Partition:
         """The parts for these shapes, planned now."""
+        from trnrt.planner.parts.partitioning import make_partition  # onnx_ir, which a cached plan doesn't need
+
         return make_partition(self.model, shapes, self.options, values)
 
     def get(self, shapes: Shapes, values: Mapping[str, Array]) -> tuple[Partition, str]:
@@ -50,10 +55,13 @@ class Planner:
 
         ``partition``: the parts, if known; otherwise they are planned.
         """
+        from trnrt.nki.machine.timing import Range  # the timing model, which a run doesn't need
+
         request = request_for(self.model, shapes, values, self.options)
         return Range(*self.cache.time(request, lambda: astuple(self._time(partition or self.get(shapes, values)[0]))))
 
     def _time(self, partition: Partition) -> Range:
+        from trnrt.nki.machine.timing import add_ranges
         from trnrt.running.profiler import predicted_range_of
 
         on_device = [predicted_range_of(plan, self.cache.directory) for plan in partition.plans]

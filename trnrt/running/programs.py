@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from trnrt.backends import Array, Backend
 from trnrt.cache.entries import NEW_MODEL
@@ -26,6 +25,8 @@ class Programs:
         if len(feeds) == 1 or self._backend.parallel == 1:
             outputs = [program.run(arrays) for program, arrays in zip(programs, feeds, strict=True)]
         else:
+            from concurrent.futures import ThreadPoolExecutor  # and logging, which a single slice doesn't need
+
             with ThreadPoolExecutor(self._backend.parallel) as pool:
                 outputs = list(pool.map(LoadedPartition.run, programs, feeds))
         return outputs, RunResult(cache_notes=tuple(notes), programs=programs)

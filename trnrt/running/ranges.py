@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from trnrt.errors import BackendError, InputError, OptionError
 from trnrt.importer import ImportedModel
-from trnrt.inputs.images import ImageOptions
-from trnrt.inputs.matching import read_inputs
 from trnrt.planner.options import PlanOptions
 from trnrt.running.feeding import check_feeds
 from trnrt.running.rows import count_rows
 from trnrt.text import quote
+
+if TYPE_CHECKING:  # deferred where they run: most sessions have no 8-bit floats to measure
+    import onnx_ir as ir
 
 Array = NDArray[Any]
 
@@ -27,7 +26,7 @@ Array = NDArray[Any]
 _ROWS = 8
 # onnxruntime refuses newer versions.
 _KNOWN_IR = 10
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+_FLOATS = ("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE")
 # Operators whose result has the elements of their first input.
 _MOVES = ("Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
@@ -55,6 +54,9 @@ def with_ranges(model: ImportedModel, options: PlanOptions, given: Path | Mappin
 
 
 def _read(model: ImportedModel, path: Path) -> dict[str, Array]:
+    from trnrt.inputs.images import ImageOptions
+    from trnrt.inputs.matching import read_inputs
+
     found = read_inputs([str(path)], model.inputs, metadata=model.metadata, images=ImageOptions())
     return dict(found.feeds)
 
@@ -100,6 +102,8 @@ def _slices(model: ImportedModel, arrays: Mapping[str, Array]) -> Iterator[dict[
 
 def _open(model: ImportedModel, feeds: Mapping[str, Array]) -> tuple[Any, list[str], list[str]]:
     """onnxruntime's session for the graph as planned, and the names of computed values and of inputs to measure."""
+    import onnx
+    import onnx_ir as ir
     import onnxruntime
 
     values = {name: feeds[name] for name in model.parameters}
@@ -128,7 +132,7 @@ def _is_layer(node: ir.Node) -> bool:
 
 def _stored_values(value: ir.Value | None) -> Iterator[ir.Value]:
     """A value of floats, and those that have the same elements in another order or shape."""
-    while value is not None and value.dtype in _FLOATS and not value.is_initializer():
+    while value is not None and value.dtype is not None and value.dtype.name in _FLOATS and not value.is_initializer():
         yield value
         node = value.producer()
         value = node.inputs[0] if node is not None and node.op_type in _MOVES and node.domain == "" else None

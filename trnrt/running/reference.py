@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto
 
 Array = NDArray[Any]
 
@@ -30,6 +29,7 @@ def run_session(reference: Any, feeds: Mapping[str, Array]) -> list[Any]:
     """The outputs of an onnxruntime session, bfloat16 too, which its own ``run`` neither takes nor returns as numpy."""
     import ml_dtypes
     import onnxruntime
+    from onnx import TensorProto
 
     bfloat16 = np.dtype(ml_dtypes.bfloat16)
     is_short = any(info.type == "tensor(bfloat16)" for info in reference.get_outputs())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trnrt.nki.machine.timing import Range
-from trnrt.planner.parts.partition import Partition
-from trnrt.planner.plan import Plan
 from trnrt.running.partition import LoadedPartition, LoadedPlan, add_known_ranges
+
+if TYPE_CHECKING:
+    from trnrt.nki.machine.timing import Range
+    from trnrt.planner.parts.partition import Partition
+    from trnrt.planner.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trnrt.errors import OptionError
-from trnrt.planner.parts.partition import make_partition
+from trnrt.planner.parts.partitioning import make_partition
 from trnrt.planner.plan import Plan
 from trnrt.running.rows import count_rows, pad_rows
 from trnrt.session import InferenceSession

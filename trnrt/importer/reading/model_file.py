@@ -135,7 +135,7 @@ def _convert_proto(proto: onnx.ModelProto, name: str, where: str, digest: str) -
         metadata=metadata,
         batch=signature.batch_of(data, outputs),
         opset=model.opset_imports[""],
-        model=model,
+        read=lambda: model,
         parameters=parameters,
         digest=digest,
     )

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
-
-import onnx_ir as ir
 
 from trnrt.nki.machine.targets import get_target, place_of
-from trnrt.planner.lowering.walk import is_static
 
 
 @dataclass(frozen=True)
@@ -57,10 +53,3 @@ def crossing_note(target: str) -> str:
         f"crossings: {link.gbps:g} GB/s and {link.latency_us:g} us each way, which are assumptions "
         f"({place_of(target)}); the CPU's own time is not predicted"
     )
-
-
-def value_bytes(value: ir.Value) -> int | None:
-    """Bytes of a value; None if only the run can tell (open shapes, strings)."""
-    if not is_static(value) or value.dtype in (None, ir.DataType.STRING) or value.shape is None:
-        return None
-    return int(prod(d for d in value.shape if isinstance(d, int)) * value.dtype.itemsize)

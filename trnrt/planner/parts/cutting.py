@@ -51,7 +51,7 @@ def cut(model: ir.Model, name: str, inputs: Sequence[ir.Value], outputs: Sequenc
     part = ir.Model(graph, ir_version=model.ir_version)
     opset = model.opset_imports.get("", 0)
     given, made = tuple(map(_info, graph.inputs)), tuple(map(_info, graph.outputs))
-    return ImportedModel(name, given, made, metadata={}, batch=None, opset=opset, model=part)
+    return ImportedModel(name, given, made, metadata={}, batch=None, opset=opset, read=lambda: part)
 
 
 def _info(value: ir.Value) -> TensorInfo:

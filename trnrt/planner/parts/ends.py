@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from trnrt.importer.values import bodies_of
 from trnrt.planner.lowering.walk import node_name
-from trnrt.planner.parts.crossing import value_bytes
-from trnrt.planner.parts.levels import Flow
+from trnrt.planner.parts.levels import Flow, value_bytes
 
 CHOOSING = frozenset({"Compress", "MaxRoiPool", "NonMaxSuppression", "NonZero", "RoiAlign", "Unique"})
 """Operators that begin an end: how much they make, or what they read, depends on the data."""

@@ -9,10 +9,11 @@ so that the results need not leave their memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 
 import onnx_ir as ir
 
-from trnrt.planner.lowering.walk import node_name
+from trnrt.planner.lowering.walk import is_static, node_name
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
@@ -139,3 +140,10 @@ def _connected_groups(nodes: Sequence[ir.Node], readers: dict[ir.Node, list[ir.N
                 found += neighbours[node]
         groups.append(group)
     return groups
+
+
+def value_bytes(value: ir.Value) -> int | None:
+    """Bytes of a value; None if only the run can tell (open shapes, strings)."""
+    if not is_static(value) or value.dtype in (None, ir.DataType.STRING) or value.shape is None:
+        return None
+    return int(prod(d for d in value.shape if isinstance(d, int)) * value.dtype.itemsize)

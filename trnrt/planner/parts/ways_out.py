@@ -17,7 +17,7 @@ from trnrt.planner.lowering.walk import node_name, value_name
 from trnrt.planner.options import PlanOptions
 from trnrt.planner.parts.cutting import cut, serialize_part, type_open_values
 from trnrt.planner.parts.levels import Flow
-from trnrt.planner.parts.partition import make_partition
+from trnrt.planner.parts.partitioning import make_partition
 from trnrt.planner.plan import Array
 from trnrt.text import quote
 

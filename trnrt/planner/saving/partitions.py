@@ -139,6 +139,14 @@ def _decode(value: Any, arrays: Sequence[Array]) -> Any:
             return _CLASSES[value["class"]](**fields)
         case "function":
             settings = _decode(value["settings"], arrays)
-            return partial(HOST_FUNCTIONS[value["function"]], *_decode(value["args"], arrays), **settings)
+            return partial(_host_function(value["function"]), *_decode(value["args"], arrays), **settings)
         case other:
             raise NotSaved(f"the saved plan is damaged: {other!r}")
+
+
+def _host_function(name: str) -> Callable[..., Any]:
+    """The host function of this name; KeyError if there is none."""
+    if name not in HOST_FUNCTIONS:
+        # The planner's modules register them; most plans have none, and then need not wait for onnx_ir.
+        import trnrt.planner.making  # noqa: F401
+    return HOST_FUNCTIONS[name]

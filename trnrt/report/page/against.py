@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt.nki.profiling import Profile
 from trnrt.report.comparing import Change
-from trnrt.report.page.parts import table, time_text
+from trnrt.report.page.parts import table
 from trnrt.report.page.texts import Texts
 from trnrt.report.timeline import NO_STEP, step_finder
-from trnrt.text import escape_text, name_text
+from trnrt.text import escape_text, name_text, time_text
 
 if TYPE_CHECKING:
     from trnrt.report.against import Difference, LineChange, Run

@@ -10,7 +10,7 @@ from trnrt.nki.machine.targets import overlay_of
 from trnrt.nki.machine.timing import Range
 from trnrt.nki.profiling import Profile, StepUse
 from trnrt.report.profiles import wide_text
-from trnrt.text import count_text, escape_text, name_text, size_text
+from trnrt.text import count_text, escape_text, name_text, significant_text, size_text, time_text
 
 _NODES_SHOWN = 4
 
@@ -68,7 +68,7 @@ def facts(profile: Profile) -> str:
         ("MBU", share_text(profile.mbu), "of the HBM bandwidth"),
         ("HBM traffic", size_text(profile.hbm_bytes), _read_and_written(profile)),
         ("DMA transfers", f"{profile.dma_transfer_count:,}", count_text(profile.dma_packets, "packet")),
-        ("Instructions", f"{profile.instructions:,}", f"{_significant_text(profile.flops / 1e6)} MFLOP"),
+        ("Instructions", f"{profile.instructions:,}", f"{significant_text(profile.flops / 1e6)} MFLOP"),
         ("SBUF and PSUM peak", _peaks(profile), "a partition"),
     ]
     return "".join(
@@ -144,14 +144,6 @@ def notes(profile: Profile) -> str:
     return f'{card}<ul class="notes">{items}</ul></section>'
 
 
-def time_text(microseconds: float) -> str:
-    """``1.23 ms``, ``45.60 us`` or ``789.0 ns``: at least three digits."""
-    for limit, scale, unit in ((1.0, 1000.0, "ns"), (1000.0, 1.0, "us"), (math.inf, 0.001, "ms")):
-        if abs(microseconds) < limit:
-            return f"{_significant_text(microseconds * scale)} {unit}"
-    return "-"
-
-
 def _ends(found: Range) -> str:
     return f"{time_text(found.least_us)} to {time_text(found.most_us)}"
 
@@ -161,13 +153,6 @@ def share_text(share: float) -> str:
     if not math.isfinite(share):
         return "-"
     return f"{share * 100:.{1 if abs(share) >= 0.01 or share == 0 else 2}f} %"
-
-
-def _significant_text(value: float) -> str:
-    if not math.isfinite(value):
-        return "-"
-    decimals = 0 if abs(value) >= 1000 or value == 0 else 1 if abs(value) >= 100 else 2
-    return f"{value:,.{decimals}f}"
 
 
 def _peaks(profile: Profile) -> str:
