@@ -36,6 +36,7 @@ class Description:
     longest
     ``mixing``: why rows of different requests can't share a batch; None if they can
     ``digest``: of the content that was loaded; "" if it is not known
+    ``scores``: the kind of each output's numbers, where the graph tells it (``scores``)
     ``max_rows``: the most rows of a request; 0 without a batch, as no rows are counted then
     """
 
@@ -51,6 +52,7 @@ class Description:
     parameters: tuple[str, ...] = ()
     digest: str = ""
     max_rows: int = 0
+    scores: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def inputs_by_name(self) -> dict[str, TensorMeta]:

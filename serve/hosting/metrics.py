@@ -29,6 +29,8 @@ from trnrt.nki.machine.timing import Range
 from trnrt.serve.settings import MULTIPROC
 
 STATES = ("loading", "ready", "recovering", "failed", "unloading", "unloaded")
+INSTANCE_STATES = ("serving", "stuck", "lost")
+"""``stuck``: its batch takes longer than a request may. ``lost``: its device failed."""
 REASONS = (
     *("queue", "wait", "rows", "concurrency", "draining", "not_ready", "device", "timeout", "body", "reader"),
     *("key", "key_limit", "key_slowed"),
@@ -152,6 +154,14 @@ class Metrics:
         for model in list(self._models.values()):
             model.flush()
 
+    def forget(self, name: str, version: str) -> None:
+        """Show no series of this version any more. Those of several workers stay in their files: see ``collect_all``.
+
+        A version that comes back with several workers goes on counting where it was.
+        """
+        if self._models.pop((name, version), None) is not None and not self._shared:
+            self._of_models.remove(name, version)
+
     def sample(self) -> None:
         """Measure this worker's memory, and count what is buffered. Call it from time to time."""
         self.flush()
@@ -169,9 +179,16 @@ class Metrics:
         collector = MultiProcessCollector(None, path=self._shared)  # type: ignore[no-untyped-call]
         with _lock_files(Path(self._shared), fcntl.LOCK_SH):
             families = list(collector.collect())  # type: ignore[no-untyped-call]
+        for family in families:
+            family.samples = [sample for sample in family.samples if self._is_served(sample.labels)]
         registry = CollectorRegistry()
         registry.register(_Collected(families))
         return registry
+
+    def _is_served(self, labels: Mapping[str, str]) -> bool:
+        """True unless a sample is of a version that was forgotten. Who has no models shows those of all workers."""
+        known = self._models
+        return "version" not in labels or not known or (labels["model"], labels["version"]) in known
 
     def render(self) -> tuple[bytes, str]:
         """The page for Prometheus, and its content type."""
@@ -223,6 +240,9 @@ class _Families:
         self.last = gauge("last_inference_timestamp_seconds", "When a batch was last computed, Unix time.", mode="max")
         self.pending = gauge("pending_requests", "Requests that wait for the model.")
         self.state = gauge("model_state", f"Workers with the model in a state ({', '.join(STATES)}).", "state")
+        self.instances = gauge(
+            "model_instances", f"Instances of the model, on all workers ({', '.join(INSTANCE_STATES)}).", "state"
+        )
         self.predicted = gauge(
             "predicted_device_seconds", "A batch on the device, predicted.", "bucket", mode="livemax"
         )
@@ -235,6 +255,11 @@ class _Families:
         self.shadow_changed = counter(
             "shadow_changed_decisions", "Rows in which onnxruntime decides for another class."
         )
+
+    def remove(self, name: str, version: str) -> None:
+        """Remove the series of one version."""
+        for family in vars(self).values():
+            family.remove_by_labels({"model": name, "version": version})
 
 
 class ModelMetrics:
@@ -254,6 +279,8 @@ class ModelMetrics:
         self._device = Buffer(lambda seconds: device.inc(sum(seconds)), buffered)
         self._device_errors = families.device_errors.labels(*which)
         self._dropped = families.dropped.labels(*which)
+        self.count_instances: Callable[[], Mapping[str, int]] = dict
+        """The number of instances in each of INSTANCE_STATES, asked for with each sample."""
 
     def pending(self, change: int) -> None:
         """A request was queued (+1), or left the queue (-1)."""
@@ -288,11 +315,17 @@ class ModelMetrics:
         self._failed.observe(seconds)
 
     def flush(self) -> None:
-        """Count what is buffered, and set when a batch was last computed."""
+        """Count what is buffered, and set when a batch was last computed, and the instances."""
         for buffer in (self._waited, self._total, self._rows, self._pending, self._device, *self._compute.values()):
             buffer.flush()
         if self._last:
             self._families.last.labels(*self._which).set(self._last)
+        self.note_instances()
+
+    def note_instances(self) -> None:
+        """Count the instances now."""
+        for state, count in self.count_instances().items():
+            self._families.instances.labels(*self._which, state).set(count)
 
     def _compute_buffer(self, bucket: str) -> Buffer:
         return Buffer(self._families.compute.labels(*self._which, bucket).observe_all, self._buffered)

@@ -67,7 +67,7 @@ def make_app(repository: Repository) -> FastAPI:
         exception_handlers={HTTPException: _http_error},
     )
     app.state.repository = repository
-    app.state.converter = Converter(repository.settings, repository.metrics)
+    app.state.converter = Converter(repository)
     add_infer(app)
     add_triton(app)
     add_protocol(app)

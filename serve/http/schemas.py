@@ -130,6 +130,11 @@ SCHEMAS: dict[str, Schema] = {
         rule=_STRING,
         labels=_list(_STRING),
         probabilities=_list(_list(_NUMBER)),
+        activation=_record(
+            kind={"type": "string", "enum": ["softmax", "sigmoid"]},
+            by={"type": "string", "enum": ["model", "server"]},
+            known_by={"type": "string", "enum": ["graph", "numbers"]},
+        ),
         top=_list(_list(_record(label=_STRING, probability=_NUMBER))),
         timing=ref("Timing"),
     ),

@@ -373,7 +373,12 @@ def test_run_prints_its_result_even_if_a_file_can_not_be_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("gone").mkdir()  # it is there when its place is checked, and no longer when the result is
-    monkeypatch.setattr(run_verb, "feed", lambda *arguments: [Path("gone").rmdir(), feed(*arguments)][1])
+
+    def lose_folder(*arguments: Any) -> Any:
+        Path("gone").rmdir()
+        return feed(*arguments)
+
+    monkeypatch.setattr(run_verb, "feed", lose_folder)
     outcome = trnrt("run", CNN, *flags)
     assert outcome.code == 2
     assert "logits" in outcome.out

@@ -10,7 +10,7 @@ import pytest
 from timelines import matmul_program, paced, profile_of
 
 import trnrt
-from trnrt.commands.options import Backend
+from trnrt.commands.members import Backend
 from trnrt.commands.records import Planning, SessionOptions
 from trnrt.commands.trying import LARGER, try_others
 from trnrt.nki.bottleneck import Bottleneck, Place

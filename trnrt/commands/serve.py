@@ -105,6 +105,13 @@ class Serving:
     workers: int | None = flag(
         "Workers", "--workers", metavar="N", show_default="1", help="Processes that share the port."
     )
+    instances: int | None = flag(
+        "Workers",
+        "--instances",
+        metavar="N",
+        show_default="1",
+        help="Copies of each model in a worker that compute at the same time, each on its own thread or NeuronCores.",
+    )
     engine: Engine | None = flag(
         "Workers",
         "--engine",

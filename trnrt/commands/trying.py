@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trnrt.commands.members import Backend, DType
 from trnrt.commands.opening import fixed_batch, open_session
-from trnrt.commands.options import Backend, DType
 from trnrt.errors import TrnrtError
 
 if TYPE_CHECKING:
