@@ -47,7 +47,17 @@ TABLES = ("model", "key")
 NO_FLAG = ("api_keys", "models", *TABLES)
 """Fields without a flag: everybody on a machine can read a command line's keys; models are arguments."""
 RELOADED = (
-    *("api_keys", *TABLES, "allowed_host", "insecure", "admin", "max_concurrency", "max_body_mib", "drain_timeout"),
+    *(
+        "api_keys",
+        *TABLES,
+        "allowed_host",
+        "insecure",
+        "admin",
+        "max_concurrency",
+        "max_body_mib",
+        "max_json_mib",
+        "drain_timeout",
+    ),
     *(*AT_ONCE, *BY_COMPILING),
 )
 """The settings that a reload (SIGHUP) changes; all others need a restart."""
@@ -57,6 +67,7 @@ _VERSION = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 _OF_RAY = dict.fromkeys(("replicas", "replica_cpus", "address"), "say --engine ray, too; workers are --workers")
 _OF_WORKERS = {
     "workers": "say how many with --replicas",
+    "instances": "say how many copies with --replicas",
     "admin": "a model is loaded anew by serving its new file again, and rolls over without a failed request",
     "versions": "Ray serves files, and no folders of versions",
     "canary": "Ray serves files, and no folders of versions",
@@ -87,6 +98,7 @@ class ServeSettings(Readers, BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535)
     grpc_port: int | None = Field(default=None, ge=0, le=65535)
     workers: int = Field(default=1, ge=1, le=64)
+    instances: int = Field(default=1, ge=1, le=64)
     engine: Literal["local", "ray"] = "local"
     replicas: int = Field(default=1, ge=1, le=1024)
     replica_cpus: float = Field(default=0.5, gt=0, le=256)
@@ -268,6 +280,10 @@ class ServeSettings(Readers, BaseSettings):
         wrong = [name for name in others if getattr(self, name) != type(self).model_fields[name].default]
         if wrong:
             raise ValueError(f"{flag_of(wrong[0])} has no meaning with --engine {self.engine}: {others[wrong[0]]}")
+        several = [name for name, table in self.model.items() if self.engine == "ray" and table.get("instances", 1) > 1]
+        if several:
+            text = f"[model.{several[0]}]: instances has no meaning with --engine ray: {_OF_WORKERS['instances']}"
+            raise ValueError(text)
         return self
 
     @property
@@ -286,6 +302,11 @@ class ServeSettings(Readers, BaseSettings):
         if self.buckets:
             return tuple(self.buckets)
         return (*(size for size in DEFAULT_BUCKETS if size < self.max_batch), self.max_batch)
+
+    @property
+    def most_instances(self) -> int:
+        """The instances of the model with the most of them."""
+        return max([self.instances, *(self.for_model(name).instances for name in self.model)])
 
     def for_model(self, name: str) -> ServeSettings:
         """The settings for a model: these, with those of its table. These themselves if it has none."""
@@ -372,6 +393,14 @@ def _check_file(path: Path) -> None:
         raise OptionError(f"{str(path)!r} is not TOML: {error}", hint="one setting a line: max_batch = 32") from None
 
 
+_LIMITS = {
+    "input should be less than or equal to": "it must be at most",
+    "input should be greater than or equal to": "it must be at least",
+    "input should be": "it must be",
+}
+"""pydantic's words for a limit, and ours."""
+
+
 def _error_text(item: Mapping[str, Any]) -> str:
     """One of pydantic's errors in our words; never a key's value."""
     field = str(item["loc"][0]) if item["loc"] else ""
@@ -384,4 +413,7 @@ def _error_text(item: Mapping[str, Any]) -> str:
         text = str(item["msg"]).removeprefix("Value error, ")
         return text if read else f"{flag_of(field)}: it is no table of the settings' file"
     given = "" if field == "api_keys" else f", not {item['input']!r}"
-    return f"{flag_of(field)} ({variable_of(field)}): {item['msg'].removeprefix('Value error, ').lower()}{given}"
+    text = str(item["msg"]).removeprefix("Value error, ").lower()
+    for theirs, ours in _LIMITS.items():
+        text = text.replace(theirs, ours)
+    return f"{flag_of(field)} ({variable_of(field)}): {text}{given}"

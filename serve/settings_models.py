@@ -16,6 +16,7 @@ from trnrt.errors import OptionError
 AT_ONCE = ("batching", "max_delay_ms", "max_queue", "max_wait_ms", "max_tensor_elements", "request_timeout", "shadow")
 """A reload changes these in a model that serves."""
 BY_COMPILING = (
+    "instances",
     "max_rows",
     "max_batch",
     "buckets",

@@ -426,9 +426,10 @@ class InferenceSession(OrtSession):
         """The model's path or its bytes, as onnxruntime loads them."""
         return self._file if isinstance(self._file, bytes) else os.fspath(self._file)
 
-    def with_options(self, options: PlanOptions) -> InferenceSession:
-        """Another session for the same model and backend that plans with these options."""
+    def with_options(self, options: PlanOptions, runner: Backend | None = None) -> InferenceSession:
+        """Another session for the same model that plans with these options. ``runner``: by default the same backend."""
         twin = copy(self)
+        twin.runner = runner or self.runner
         twin._plan_with(replace(self._planner, options=options))
         return twin
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
-from trnrt.commands.options import EFFORT, DType, EffortFlag, JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
+from trnrt.commands.members import DType
+from trnrt.commands.options import EFFORT, EffortFlag, JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
 from trnrt.commands.verbs import option
 from trnrt.report.console import counting
 

@@ -198,7 +198,7 @@ class Share:
 
 async def measure(sample: Sample, clients: int, count: int) -> Share:
     """The CPU time of a request of one row, of ``count``, with this many clients at a time."""
-    from trnrt.serve.hosting.metrics import Metrics
+    from trnrt.serve.hosting.metrics import MOST_BUFFERED, Metrics
     from trnrt.serve.hosting.pins import Store
     from trnrt.serve.hosting.policies import chosen_sources, pin_sources
     from trnrt.serve.hosting.repository import Repository
@@ -210,7 +210,10 @@ async def measure(sample: Sample, clients: int, count: int) -> Share:
         logs = start_logging("info", sink)
         try:
             repository = Repository(
-                settings, Metrics(), catalog=pin_sources(*chosen_sources(settings), store), store=store
+                settings,
+                Metrics(buffered=MOST_BUFFERED),
+                catalog=pin_sources(*chosen_sources(settings), store),
+                store=store,
             )
             await repository.start()
             plain = sum((await _spend(repository, sample, clients, count)).values())

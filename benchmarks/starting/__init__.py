@@ -1,1 +1,1 @@
-"""The CPU time of short commands: imports, and the profile of a small kernel."""
+"""The CPU time of short commands: imports, a first answer, and the profile of a small kernel."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.starting``: measure the CPU time of the simulator's import and of a small profile."""
+"""``python -m benchmarks.starting``: measure the CPU time of the imports, of a first answer and of a small profile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BeforeFlag = Annotated[
 def measure_starting(
     before: BeforeFlag = None, quick: QuickFlag = False, as_json: JsonFlag = False, json_out: JsonOutFlag = None
 ) -> None:
-    """Measure the CPU time of the simulator's import and of a small profile; exit 1 if a bar is missed."""
+    """Measure the CPU time of the imports, of a first answer and of a small profile; exit 1 if a bar is missed."""
     from benchmarks.rows import passed, rows_document, rows_table
     from benchmarks.starting.cpu import measure
 

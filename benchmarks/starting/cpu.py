@@ -19,14 +19,26 @@ from benchmarks.measuring import Row
 Command = tuple[str, ...]
 
 IMPORT = 2.0
-"""The most that the import of the simulator may take, in imports of numpy; Python's own start counts for neither."""
+"""The most that the import of the simulator may take, in imports of numpy; Python's own start counts for neither. Also
+the most that the import of a session may take, in imports of onnxruntime."""
 PROFILE = 0.5
 """The most that a profile may take, in the CPU time of an earlier checkout's."""
 
 BARE: Command = ("-c", "pass")
 NUMPY: Command = ("-c", "import numpy")
+ONNXRUNTIME: Command = ("-c", "import onnxruntime")
+SESSION: Command = ("-c", "from trnrt import InferenceSession")
 SIMULATOR: Command = ("-c", "from trnrt.nki import nki, nl, nisa")
 ADDITION: Command = ("-m", "trnrt", "nki", "profile", str(Path(__file__).with_name("add.py")))
+_ANSWER = """
+import numpy as np
+from {library} import InferenceSession
+session = InferenceSession("models/digits_cnn.onnx")
+session.run(None, {{"image": np.zeros((1, 1, 8, 8), np.float32)}})
+"""
+ANSWER: Command = ("-c", _ANSWER.format(library="trnrt"))
+"""Import, session and first answer; the plan is in the cache after the first run, which is not counted."""
+ONNXRUNTIMES_ANSWER: Command = ("-c", _ANSWER.format(library="onnxruntime"))
 
 
 def cpu_ms(command: Command, checkout: Path = ROOT) -> float:
@@ -49,15 +61,34 @@ def cpu_in_turns(runs: Mapping[str, tuple[Command, Path]], rounds: int) -> dict[
     return {name: median(found) for name, found in taken.items()}
 
 
+COMMANDS = {
+    "bare": BARE,
+    "numpy": NUMPY,
+    "simulator": SIMULATOR,
+    "onnxruntime": ONNXRUNTIME,
+    "session": SESSION,
+    "answer": ANSWER,
+    "onnxruntime's answer": ONNXRUNTIMES_ANSWER,
+    "profile": ADDITION,
+}
+
+
+def _compare(name: str, ours: str, other: str, unit: str, took: Mapping[str, float], most: float | None = None) -> Row:
+    """A run in units of another one; Python's own start counts for neither."""
+    left, right = took[ours] - took["bare"], took[other] - took["bare"]
+    return Row(name, left / right, unit, most, note=f"{left:.0f} ms, {right:.0f} ms")
+
+
 def measure(rounds: int, before: Path | None = None) -> Sequence[Row]:
     """The rows; ``before``: an earlier checkout, to compare the profile with."""
-    runs = {"bare": (BARE, ROOT), "numpy": (NUMPY, ROOT), "simulator": (SIMULATOR, ROOT), "profile": (ADDITION, ROOT)}
+    runs = {name: (command, ROOT) for name, command in COMMANDS.items()}
     if before is not None:
         runs["before"] = (ADDITION, before)
     took = cpu_in_turns(runs, rounds)
-    numpy, ours = (took[name] - took["bare"] for name in ("numpy", "simulator"))
     rows = [
-        Row("import of nki, nl, nisa", ours / numpy, "imports of numpy", IMPORT, note=f"{ours:.0f} ms, {numpy:.0f} ms"),
+        _compare("import of nki, nl, nisa", "simulator", "numpy", "imports of numpy", took, IMPORT),
+        _compare("import of InferenceSession", "session", "onnxruntime", "imports of onnxruntime", took, IMPORT),
+        _compare("first answer of a cached model", "answer", "onnxruntime's answer", "of onnxruntime's", took),
         Row("nki profile of an addition", took["profile"], "ms of CPU"),
     ]
     if before is not None:

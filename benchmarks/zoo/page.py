@@ -29,7 +29,8 @@ _INTRO = """# The zoo
 
 Generated from `benchmarks/zoo/results.json`, which `python -m benchmarks.zoo` measures. The scripts
 `models/exports/zoo_*.py` export the models with random weights, by their libraries' own exporters
-([models/README.md](../models/README.md) says how). **None of our times was measured on a device**: all are predictions
+([models/README.md](https://github.com/trnrt/trnrt/blob/main/models/README.md) says how).
+**None of our times was measured on a device**: all are predictions
 of the timing model ([how far it is off](timing.md)), for one physical NeuronCore, without the host. trn3's model was
 never compared with a measurement.
 """

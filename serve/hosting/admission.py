@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import blake2b, sha256
 
 from trnrt.serve.hosting.clients import EVERYBODY, FULL_RETRY_S, Client, current_client
@@ -61,9 +59,8 @@ class Admission:
             raise _key_problem("the API key was taken away")
         client.take_message(self._metrics)
 
-    @contextmanager
-    def enter(self, client: Client | None = None) -> Iterator[Body]:
-        """Hold a place for a request and, when they are counted, for the bytes of its body.
+    def enter(self, client: Client | None = None) -> Place:
+        """A place for a request and, when they are counted, for the bytes of its body; held while it is a context.
 
         Problem(503) if the server is shutting down or full, 429 if ``client`` (by default the current one) has used up
         what its key allows.
@@ -72,15 +69,16 @@ class Admission:
             self._refuse("draining", "the server is shutting down and takes no more requests")
         if self.inside >= self._most:
             self._refuse("concurrency", f"the server answers {self.inside} requests already, which is its limit")
-        body, sender = Body(self), client or current_client.get()
+        sender = client or current_client.get()
         sender.take_request(self._metrics)
         self.inside += 1
-        try:
-            yield body
-        finally:
-            self.inside -= 1
-            sender.inside -= 1
-            self.held -= body.size
+        return Place(self, sender)
+
+    def leave(self, place: Place, sender: Client) -> None:
+        """Free a place."""
+        self.inside -= 1
+        sender.inside -= 1
+        self.held -= place.size
 
     def hold(self, body: Body, more: int) -> None:
         """Count ``more`` bytes of a body. Problem(413) if it is too large, 503 if all of them together are."""
@@ -142,3 +140,17 @@ class Body:
     def count(self, more: int) -> None:
         """See ``Admission.hold``."""
         self._admission.hold(self, more)
+
+
+class Place(Body):
+    """The place of a request of ``sender``, and the bytes of its body."""
+
+    def __init__(self, admission: Admission, sender: Client) -> None:
+        super().__init__(admission)
+        self._sender = sender
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._admission.leave(self, self._sender)

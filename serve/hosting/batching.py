@@ -22,9 +22,10 @@ Array = NDArray[Any]
 Feeds = Mapping[str, Array]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Inference:
-    """An answer, and its time: waiting for the model, waiting for the batch, and computing it.
+    """An answer, and its time: waiting for the model, waiting for the batch, and computing it. It belongs to one
+    request alone.
 
     ``described``: the model that computed it, which may have been replaced when the answer is written.
     ``length``, ``length_bucket``: of its sequences, before and after padding; 0 for a model without lengths.
@@ -88,8 +89,7 @@ def compute_batch(
     merged = _merge([member.feeds for member in batch], runnable.parameters)
     total = sum(rows)
     start = time.perf_counter()
-    outputs, took = _run(runnable, metrics, merged, total)
-    bucket = runnable.bucket(total)
+    outputs, took, bucket = _run(runnable, metrics, merged, total)
     found = []
     for member, part in zip(batch, _split(outputs, rows), strict=True):
         busy = max(0.0, free_since - member.queued)
@@ -123,7 +123,7 @@ class Slicing:
             self.gathering_s = time.perf_counter() - max(free_since, member.queued)
         rows = min(self.unit, member.rows - self.done)
         feeds = _take_rows(member.feeds, runnable.parameters, self.done, rows)
-        outputs, took = _run(runnable, metrics, feeds, rows)
+        outputs, took, _ = _run(runnable, metrics, feeds, rows)
         self.done += rows
         self.compute_s += took
         self.parts.append(outputs)
@@ -136,13 +136,14 @@ class Slicing:
         return Inference(outputs, *times, member.rows, member.rows, runnable.bucket(member.rows))
 
 
-def _run(runnable: Runnable, metrics: ModelMetrics, feeds: Feeds, rows: int) -> tuple[dict[str, Array], float]:
-    """The outputs, and the seconds that they took."""
+def _run(runnable: Runnable, metrics: ModelMetrics, feeds: Feeds, rows: int) -> tuple[dict[str, Array], float, int]:
+    """The outputs, the seconds that they took, and the rows that they were padded to."""
     start = time.perf_counter()
     outputs = runnable.run(feeds)
     took = time.perf_counter() - start
-    metrics.batch(rows, took, runnable.predicted_us(feeds, rows), runnable.bucket(rows))
-    return outputs, took
+    bucket = runnable.bucket(rows)
+    metrics.batch(rows, took, runnable.predicted_us(feeds, rows), bucket)
+    return outputs, took, bucket
 
 
 def _merge(batch: Sequence[Feeds], parameters: tuple[str, ...]) -> Feeds:

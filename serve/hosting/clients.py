@@ -43,6 +43,11 @@ class Allowance:
         self._refill()
         self._tokens -= count
 
+    def give_back(self, count: float) -> None:
+        """Return tokens that were taken in vain."""
+        self._refill()
+        self._tokens = min(self.burst, self._tokens + count)
+
     def change(self, rate: float, burst: float) -> None:
         """Set new limits; what was taken stays taken."""
         self._refill()
@@ -97,6 +102,11 @@ class Client:
             if wait := self._rows.wait_s():
                 raise self._too_many(metrics, "rows", self._rows, wait)
             self._rows.take(rows)
+
+    def give_rows_back(self, rows: int) -> None:
+        """Don't count the rows of a request that was refused after all."""
+        if self._rows is not None:
+            self._rows.give_back(rows)
 
     def may_use(self, model: str) -> bool:
         """True if the key is for this model."""

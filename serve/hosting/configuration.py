@@ -80,5 +80,5 @@ def _tensor(meta: TensorMeta, rows: int) -> dict[str, Any]:
 
 
 def _instances(settings: ServeSettings) -> int:
-    """Processes with a copy of the model each."""
-    return settings.replicas if settings.engine == "ray" else settings.workers
+    """Copies of the model, in all processes together."""
+    return settings.replicas if settings.engine == "ray" else settings.workers * settings.instances

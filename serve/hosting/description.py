@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from trnrt.importer import TensorInfo
 from trnrt.nki.machine.timing import Range
@@ -35,6 +36,7 @@ class Description:
     longest
     ``mixing``: why rows of different requests can't share a batch; None if they can
     ``digest``: of the content that was loaded; "" if it is not known
+    ``scores``: the kind of each output's numbers, where the graph tells it (``scores``)
     ``max_rows``: the most rows of a request; 0 without a batch, as no rows are counted then
     """
 
@@ -50,6 +52,17 @@ class Description:
     parameters: tuple[str, ...] = ()
     digest: str = ""
     max_rows: int = 0
+    scores: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def inputs_by_name(self) -> dict[str, TensorMeta]:
+        """The inputs by name."""
+        return {meta.name: meta for meta in self.inputs}
+
+    @cached_property
+    def outputs_by_name(self) -> dict[str, TensorMeta]:
+        """The outputs by name."""
+        return {meta.name: meta for meta in self.outputs}
 
     def check_rows(self, rows: int) -> None:
         """Problem(413) if a request has more rows than the server takes."""

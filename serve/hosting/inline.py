@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ handler's work. The digits CNN takes 1.2 ms for 32 rows."""
 SLOW_S = 0.05
 """A model that ever keeps the loop for longer returns to its thread."""
 _RUNS = 5
+_NOTHING = nullcontext()
 
 
 class LoopOrThread:
@@ -32,15 +33,17 @@ class LoopOrThread:
         self.quick = batch_s is not None and batch_s <= QUICK_S
         self._large = 0
 
-    @contextmanager
-    def expecting(self, rows: int) -> Iterator[None]:
+    def expecting(self, rows: int) -> AbstractContextManager[None]:
         """A context that spans a request of so many rows; one of several batches keeps everything on the thread."""
-        is_large = rows > self._most_rows
-        self._large += is_large
+        return self._expecting_large() if rows > self._most_rows else _NOTHING
+
+    @contextmanager
+    def _expecting_large(self) -> Iterator[None]:
+        self._large += 1
         try:
             yield
         finally:
-            self._large -= is_large
+            self._large -= 1
 
     def submit(self, job: Callable[[], None], waiting: int = 0) -> None:
         """Run a job, now or on the thread. Call it on the event loop.

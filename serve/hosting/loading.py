@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,10 +23,12 @@ from trnrt.running.lengths import Fitted, has_sequence, parse_pad
 from trnrt.running.rows import count_rows
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.description import Description, TensorMeta
-from trnrt.serve.hosting.devices import device_options
+from trnrt.serve.hosting.devices import device_options, more_sessions
 from trnrt.serve.hosting.metrics import ModelMetrics
 from trnrt.serve.hosting.proving import Prover
+from trnrt.serve.hosting.scores import score_kinds
 from trnrt.serve.http.problems import problem_of
+from trnrt.serve.processes.logs import log
 from trnrt.serve.settings import ServeSettings
 from trnrt.session import InferenceSession
 from trnrt.text import quote
@@ -40,15 +43,19 @@ MOST_SIZES = 1024
 
 
 class LoadedModel:
-    """A session, compiled and checked, and the ``described`` model. ``run`` is for one thread at a time."""
+    """A session, compiled and checked, and the ``described`` model. ``run`` is for one thread at a time.
+
+    ``twins``: more instances of the model, each with a session of its own; a twin is only run and closed.
+    """
 
     golden: Golden
     """The smallest bucket's, for later checks that the model still computes the same."""
     is_static: bool
     """True if the number of independent rows is all that varies in the inputs: every batch is compiled by now."""
 
-    def __init__(self, path: Path, settings: ServeSettings) -> None:
-        self.path = path
+    def __init__(self, path: Path, settings: ServeSettings, source: Path | None = None) -> None:
+        """``source``: the user's path, if ``path`` is a copy; for the log."""
+        self.path, self.source = path, source or path
         self.session = open_session(path, settings)
         bundle = self.session.bundle
         self._golden_beside = path if bundle is None else bundle.model
@@ -58,16 +65,28 @@ class LoadedModel:
         batch, self.parameters = self.session.model.batch, self.session.model.parameters
         self.most_rows = batch if isinstance(batch, int) else self.session.buckets[-1]
         self.slice_rows = 0
+        others: list[InferenceSession] = []
         try:
+            others += more_sessions(self.session, settings)
             self.described = self._describe(settings)
             self.is_static = self._varies_in_rows_only()
-            self._compile()
+            self._compile(others)
         except BaseException:  # free the device's memory for the next attempt
+            for session in others:
+                session.close()
             self.close()
             raise
+        self.twins = [self._make_twin(session) for session in others]
         self.set_batching(settings.batching)
         if self.described.mixing is None:  # a slice of each core at a time
             self.slice_rows = self.most_rows * self.session.runner.parallel
+
+    def _make_twin(self, session: InferenceSession) -> LoadedModel:
+        """Another instance with the same compiled shapes, whose session has compiled them."""
+        twin = copy(self)
+        twin.session, twin._spare = session, session.with_options(session.options)
+        twin._others, twin.twins = set(), []
+        return twin
 
     def set_batching(self, batching: bool) -> None:
         """Allow merging requests into batches, if the model's rows are independent."""
@@ -114,9 +133,13 @@ class LoadedModel:
 
     def predicted_us(self, feeds: Mapping[str, Array], rows: int) -> float | None:
         """The device's time for ``rows`` rows, microseconds; None if there is no prediction."""
-        predictions = self.described.times(self.session.fit_length(feeds).size)
-        sizes = batch_sizes(rows, self.described.buckets)
-        return sum(predictions[size].us for size in sizes) if all(size in predictions for size in sizes) else None
+        length = self.session.fit_length(feeds).size if self.session.lengths is not None else 0
+        predictions, total_us = self.described.times(length), 0.0
+        for size in batch_sizes(rows, self.described.buckets):
+            if (predicted := predictions.get(size)) is None:
+                return None
+            total_us += predicted.us
+        return total_us
 
     def _varies_in_rows_only(self) -> bool:
         """True if the number of independent rows is all that varies in the inputs."""
@@ -137,6 +160,7 @@ class LoadedModel:
             inputs=tuple(map(_meta, model.inputs)),
             metadata=metadata,
             labels=labels_of(metadata) or looked_up_labels(model) or None,
+            scores=dict(score_kinds(model)),
             buckets=buckets,
             batch=None if mixing is not None and model.apart is not None else model.batch,
             mixing=mixing,
@@ -144,9 +168,12 @@ class LoadedModel:
             max_rows=0 if model.batch is None else max(settings.max_rows, self.most_rows),
         )
 
-    def _compile(self) -> None:
-        """Compile every bucket of every length, and compare each with onnxruntime."""
-        lengths, prover = self.session.lengths, Prover(self.session, self._golden_beside)
+    def _compile(self, others: Sequence[InferenceSession]) -> None:
+        """Compile every bucket of every length in every session, and compare each with onnxruntime."""
+        lengths, prover = self.session.lengths, Prover(self.session, self._golden_beside, others)
+        bundle = self.session.bundle
+        if bundle is not None and not bundle.is_current:
+            log("warning", "bundle_of_another_version", bundle=str(self.source), version=bundle.version)
         times: dict[int, dict[int, Range]] = {}
         for length in (0,) if lengths is None else lengths.sizes:
             times[length] = {}
@@ -184,12 +211,12 @@ def batch_sizes(rows: int, buckets: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def with_length(inference: Inference, fitted: Fitted, metrics: ModelMetrics) -> Inference:
-    """An answer to padded inputs, cut back to the request's length; the metrics count its places."""
-    if not fitted.size:
-        return inference
-    metrics.count_places(inference.rows, fitted.length, fitted.size)
-    outputs = fitted.cut(inference.outputs)
-    return replace(inference, outputs=outputs, length=fitted.length, length_bucket=fitted.size)
+    """The answer to padded inputs, from now on cut back to the request's length; the metrics count its places."""
+    if fitted.size:
+        metrics.count_places(inference.rows, fitted.length, fitted.size)
+        inference.outputs = fitted.cut(inference.outputs)
+        inference.length, inference.length_bucket = fitted.length, fitted.size
+    return inference
 
 
 def open_session(path: Path, settings: ServeSettings) -> InferenceSession:

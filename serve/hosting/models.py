@@ -21,12 +21,13 @@ from trnrt.serve.hosting.catalog import ONLY_VERSION, Pinned
 from trnrt.serve.hosting.clients import current_client
 from trnrt.serve.hosting.description import NOTHING_KNOWN
 from trnrt.serve.hosting.inline import LoopOrThread, measure_batch
+from trnrt.serve.hosting.instances import Instance, start_instances
 from trnrt.serve.hosting.loading import LoadedModel, with_length
-from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.metrics import INSTANCE_STATES, Metrics
 from trnrt.serve.hosting.pins import why_changed
 from trnrt.serve.hosting.recovering import Backoff, Failure, failure_of
 from trnrt.serve.hosting.shadow import Shadow
-from trnrt.serve.hosting.threads import ComputeThread, type_and_text
+from trnrt.serve.hosting.threads import ComputeThread
 from trnrt.serve.hosting.waiting import Limits
 from trnrt.serve.http.checking import Checker, check_outputs
 from trnrt.serve.http.problems import RETRY_AFTER_S, Problem, error_text
@@ -44,36 +45,23 @@ _LOOK_S = 0.01
 
 @dataclass(frozen=True)
 class _Engine:
-    """The parts of a ready model; ``settings`` are those that it was compiled with."""
+    """The parts of a ready model; ``settings`` are those that it was compiled with, ``loaded`` is the first instance's
+    model."""
 
     loaded: LoadedModel
     settings: ServeSettings
-    thread: ComputeThread
+    instances: tuple[Instance, ...]
     place: LoopOrThread
     batcher: Batcher
     checker: Checker
     shadow: Shadow
 
     async def close(self) -> None:
-        """Finish the queue, then release everything.
-
-        If the thread still computes what nobody waits for, it releases the model after that, and nobody waits for it.
-        """
+        """Finish the queue, then release everything."""
         await self.batcher.wait_idle()
         self.shadow.stop()
-        # Now, not at the next garbage collection: it occupies the device until then.
-        if self.batcher.computing:
-            self.thread.submit(self._release)
-        else:
-            await self.thread.call(self._release)
-        self.thread.stop()
-
-    def _release(self) -> None:
-        """On the thread. An error is only logged: the model is gone either way, and the others must go on."""
-        try:
-            self.loaded.close()
-        except Exception as error:
-            log("error", "release_failed", model=self.batcher.name, error=type_and_text(error))
+        for instance, lane in zip(self.instances, self.batcher.lanes.every, strict=True):
+            await instance.release(lane)
 
 
 @dataclass(frozen=True)
@@ -91,8 +79,8 @@ class ServedModel:
     """A version of a model, in any state. ``described`` is set when it is first ready, and cleared by ``unload``.
 
     If the device fails during a run or a load, the model is ``recovering``: it is loaded again after a pause, and again
-    until it answers its golden input. If this process can't use the device any more, the model has failed, and
-    ``core_lost`` is set.
+    until it answers its golden input. While other instances go on, it is ``ready``, and loaded again beside them. If
+    this process can't use the device any more, the model has failed, and ``core_lost`` is set.
     """
 
     def __init__(
@@ -118,6 +106,7 @@ class ServedModel:
         self._engine: _Engine | None = None
         self._prepared: _Prepared | None = None
         self._changing = asyncio.Lock()
+        self._own_metrics.count_instances = self._count_instances
         self._become("loading")
 
     async def infer(
@@ -136,13 +125,21 @@ class ServedModel:
         most = self._settings.request_timeout
         limit = most if timeout_s is None else min(timeout_s, most)
         fitted, rows = loaded.fit(feeds), loaded.rows(feeds)
-        current_client.get().take_rows(rows, self._metrics)
-        with engine.place.expecting(rows):
-            answer = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
-        inference = with_length(answer, fitted, self._own_metrics)
+        client = current_client.get()
+        client.take_rows(rows, self._metrics)
+        try:
+            with engine.place.expecting(rows):
+                inference = await engine.batcher.infer(fitted.arrays, rows, loaded.kind(fitted.arrays), limit)
+        except Problem as problem:
+            if problem.status == 429:  # the queue refused it: nothing was computed
+                client.give_rows_back(rows)
+            raise
+        with_length(inference, fitted, self._own_metrics)
         engine.shadow.offer(feeds, inference.outputs)
-        wanted = {name: inference.outputs[name] for name in outputs} if outputs else inference.outputs
-        return replace(inference, outputs=wanted, described=loaded.described)
+        if outputs:
+            inference.outputs = {name: inference.outputs[name] for name in outputs}
+        inference.described = loaded.described
+        return inference
 
     @property
     def busy(self) -> str | None:
@@ -151,7 +148,17 @@ class ServedModel:
             return None
         batcher = self._engine.batcher
         stuck_s, what = batcher.stuck_s, "one batch computes" if batcher.computing else "a request waits"
+        if batcher.computing and len(batcher.lanes) > 1:
+            what = f"each of {len(batcher.lanes)} instances computes one batch"
         return f"busy: {what} since {stuck_s:.0f} s" if stuck_s > self._settings.request_timeout else None
+
+    def _count_instances(self) -> dict[str, int]:
+        """The number of instances in each state; see ``INSTANCE_STATES``."""
+        if self._engine is None:
+            return dict.fromkeys(INSTANCE_STATES, 0)
+        lanes = self._engine.batcher.lanes
+        stuck = lanes.count_stuck(time.perf_counter(), self._settings.request_timeout)
+        return {"serving": len(lanes) - stuck, "stuck": stuck, "lost": len(lanes.every) - len(lanes)}
 
     def admit(self) -> None:
         """Problem(429) if the queue is full or the wait too long, before the body is parsed."""
@@ -239,10 +246,10 @@ class ServedModel:
             prepared, self._prepared = self._prepared, None
             if prepared is None:
                 return
-            if self._engine is None and self._recovering is None:
+            if self._recovering is None:
                 if prepared.recovering:
                     self._recover(prepared.reason or "")
-                else:
+                elif self._engine is None:
                     self._become(prepared.state, prepared.reason)
         await prepared.engine.close()
 
@@ -299,46 +306,63 @@ class ServedModel:
             self._become("failed", failure.reason)
         self._see_core(failure)
 
-    def _drop_engine(self, loaded: LoadedModel, error: DeviceError) -> None:
-        """The device failed in a run; all waiting requests have the error."""
+    def _lose_instance(self, loaded: LoadedModel, error: DeviceError) -> None:
+        """The device failed in a run of an instance. The others go on; after the last one, all waiting requests have
+        the error."""
         self._own_metrics.device_error()
         log("error", "device_error", model=self.name, usable=error.usable, error=error_text(error))
         engine = self._engine
         if engine is not None and engine.loaded is loaded:  # otherwise its successor serves already
-            self._engine = None
-            closing = asyncio.create_task(engine.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-            if error.usable:
+            if not engine.batcher.lanes:
+                self._drop_engine(engine)
+            if not error.usable:
+                if self._engine is None:
+                    self._become("failed", error_text(error))
+            elif self._recovering is not None:
+                self._show_recovering(error_text(error))
+            else:
                 if BACKOFF.now() - self._ready_since >= BACKOFF.longest_s:
                     self._attempts = 0
                 self._recover(error_text(error))
-            else:
-                self._become("failed", error_text(error))
         self._see_core(failure_of(error))
+
+    def _drop_engine(self, engine: _Engine) -> None:
+        self._engine = None
+        closing = asyncio.create_task(engine.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     def _see_core(self, failure: Failure) -> None:
         if failure.core:
             self._core_lost.set()
 
     def _recover(self, reason: str) -> None:
-        """Become not ready, and load again after a pause."""
+        """Become not ready, unless other instances go on, and load again after a pause."""
         self._attempts += 1
         pause = BACKOFF.pause_s(self._attempts)
         self._again = BACKOFF.now() + pause
-        self._become("recovering", f"{reason}; it is loaded again after {pause:g} s, attempt {self._attempts}")
+        self._show_recovering(f"{reason}; it is loaded again after {pause:g} s, attempt {self._attempts}")
         log("error", "model_recovering", model=self.name, attempt=self._attempts, pause_s=pause, reason=reason)
         self._recovering = asyncio.create_task(self._load_again(pause))
+
+    def _show_recovering(self, reason: str) -> None:
+        if self._engine is None:
+            self._become("recovering", reason)
+            return
+        lanes = self._engine.batcher.lanes
+        self._become("ready", f"{len(lanes)} of {len(lanes.every)} instances: {reason}")
 
     async def _load_again(self, pause_s: float) -> None:
         await BACKOFF.wait(pause_s)
         async with self._changing:
             made = await self._make_engine(self.pinned)
-            if not isinstance(made, Failure):
-                self._install(made)
+            if isinstance(made, Failure):
+                self._recovering = None
+                self._not_loaded(made, again=True)
                 return
-            self._recovering = None
-            self._not_loaded(made, again=True)
+            old = self._install(made)
+        if old is not None:
+            await old.close()
 
     def _stop_recovering(self) -> None:
         """End the attempts: the model is ready, loaded or unloaded otherwise. The lock is held: none is under way."""
@@ -348,7 +372,7 @@ class ServedModel:
 
     async def _try_load(self, pinned: Pinned) -> _Prepared | str:
         """An engine for a content, or why there is none. The lock is held."""
-        state, reason, recovering = self.state, self.reason, self.state == "recovering"
+        state, reason, recovering = self.state, self.reason, self._recovering is not None
         self._stop_recovering()
         if self._engine is None:
             self._become("loading")
@@ -364,7 +388,7 @@ class ServedModel:
         try:
             loaded: LoadedModel | Failure = await thread.call(lambda: _load(pinned, settings))
             if isinstance(loaded, LoadedModel):
-                batch_s = await thread.call(partial(measure_batch, loaded))
+                batch_s = None if loaded.twins else await thread.call(partial(measure_batch, loaded))
                 place = LoopOrThread(self.name, thread, loaded.most_rows, batch_s)
                 return self._assemble(loaded, settings, thread, place)
             thread.stop()
@@ -390,17 +414,19 @@ class ServedModel:
         settings, limits = self._settings, self._limits_of(loaded)  # they may have changed since ``compiled``
         loaded.set_batching(settings.batching)
         shadow = Shadow(self.name, loaded.session, settings.shadow, self._own_metrics)
+        instances = start_instances(self.name, loaded, thread)
         batcher = Batcher(
             self.name,
             loaded,
             place,
             limits,
             self._metrics,
-            on_lost=lambda error: self._drop_engine(loaded, error),
+            on_lost=lambda error: self._lose_instance(loaded, error),
             version=self.version,
+            others=[(instance.loaded, instance.thread) for instance in instances[1:]],
         )
         checker = Checker(loaded.described, settings.max_tensor_elements)
-        return _Engine(loaded, compiled, thread, place, batcher, checker, shadow)
+        return _Engine(loaded, compiled, instances, place, batcher, checker, shadow)
 
     def _ready_engine(self) -> _Engine:
         if self._engine is not None:
@@ -412,6 +438,7 @@ class ServedModel:
     def _become(self, state: State, reason: str | None = None) -> None:
         self.state, self.reason = state, reason
         self._own_metrics.state(state)
+        self._own_metrics.note_instances()
 
 
 def _load(pinned: Pinned, settings: ServeSettings) -> LoadedModel | Failure:
@@ -419,7 +446,7 @@ def _load(pinned: Pinned, settings: ServeSettings) -> LoadedModel | Failure:
     changed = why_changed(pinned)
     if changed is not None:
         return Failure(changed)
-    loaded = LoadedModel(pinned.file, settings)
+    loaded = LoadedModel(pinned.file, settings, pinned.source)
     loaded.described = replace(loaded.described, digest=pinned.digest)
     return loaded
 

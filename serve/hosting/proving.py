@@ -6,7 +6,7 @@ need not run again there: only the first bucket does, to see that this machine c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from trnrt.nki.machine.timing import Range
-from trnrt.serve.processes.logs import log
 from trnrt.session import InferenceSession
 from trnrt.validate import Noise, open_onnxruntime
 from trnrt.validate.bundling import golden_inputs, read_golden, run_golden
@@ -24,18 +23,18 @@ Array = NDArray[Any]
 
 
 class Prover:
-    """Compiles and checks the buckets of one session. ``path``: the model's file; a golden input may lie beside it."""
+    """Compiles and checks the buckets of one session. ``path``: the model's file; a golden input may lie beside it.
+
+    ``others``: sessions of more instances, each of which is checked in the same way.
+    """
 
     first: Golden
     """The golden input of the first bucket, with the expected answer."""
     example: Mapping[str, Array]
     """Our answer to it."""
 
-    def __init__(self, session: InferenceSession, path: Path) -> None:
-        self._session, self._path, self._has_first = session, path, False
-        bundle = session.bundle
-        if bundle is not None and not bundle.is_current:
-            log("warning", "bundle_of_another_version", bundle=str(bundle.directory), version=bundle.version)
+    def __init__(self, session: InferenceSession, path: Path, others: Sequence[InferenceSession] = ()) -> None:
+        self._session, self._path, self._others, self._has_first = session, path, others, False
 
     def prove(self, rows: int, length: int) -> tuple[Mapping[str, Array], Range | None]:
         """Compile a bucket and check it; returns its golden input and its predicted latency, if it has one.
@@ -44,6 +43,7 @@ class Prover:
         """
         session = self._session
         golden = self._golden(rows, length)
+        self._prove_others(golden)
         if self._has_first and self._is_proven(rows, length):
             return golden.feeds, session.load(golden.feeds)
         outputs = run_golden(session, golden.feeds)
@@ -51,6 +51,15 @@ class Prover:
         if not self._has_first:
             self.first, self.example, self._has_first = golden, outputs, True
         return golden.feeds, session.last_run.predicted
+
+    def _prove_others(self, golden: Golden) -> None:
+        """Compile and check a bucket in the other sessions. A simulator computes the same in all of them: the first
+        bucket is enough there."""
+        for session in self._others:
+            if self._has_first and session.backend == "simulator":
+                session.load(golden.feeds)
+            else:
+                golden.check(run_golden(session, golden.feeds))
 
     def _golden(self, rows: int, length: int) -> Golden:
         session, bundle = self._session, self._session.bundle

@@ -16,7 +16,7 @@ class Reloader:
     """Takes over settings in this process, one after the other."""
 
     def __init__(self, repository: Repository) -> None:
-        self._repository, self._changing = repository, asyncio.Lock()
+        self._repository, self._changing, self._first = repository, asyncio.Lock(), repository.settings
         self._tasks: set[asyncio.Task[None]] = set()
 
     def reload_soon(self) -> None:
@@ -44,6 +44,7 @@ class Reloader:
         repository, kept = self._repository, Tables()
         repository.settings = settings
         repository.admission.change(settings)
+        _tell_of_fixed(self._first, settings)
         models = [one for one in repository.models.values() if isinstance(one, ServedModel)]
         stale = [model for model in models if model.change_settings(settings.for_model(model.name))]
         for model in stale:
@@ -58,3 +59,14 @@ class Reloader:
             _tidy()
             log("info", "reload_done", loaded=sorted({m.name for m in stale} - kept.keys()), kept=sorted(kept))
         return kept
+
+
+def _tell_of_fixed(first: ServeSettings, settings: ServeSettings) -> None:
+    """Log limits that gRPC's library has had since the start (``grpc.server.server_options``): it refuses what is over
+    them before this server sees it."""
+    if settings.grpc_port is None:
+        return
+    larger = [name for name in ("max_body_mib", "max_concurrency") if getattr(settings, name) > getattr(first, name)]
+    if larger:
+        reason = "HTTP has the larger limits now; gRPC keeps those that it started with until a restart"
+        log("warning", "reload_partial", settings=larger, reason=reason)

@@ -244,6 +244,8 @@ class Repository:
         for key, ending in leaving:
             # Requests that have chosen a version may still be arriving; those that name it come no more.
             await ending.unload(patient=key in change.forget)
+            if key in change.forget:
+                self.metrics.forget(ending.name, ending.version)
         for close in closing:
             await close()
         _tidy()
@@ -255,6 +257,7 @@ class Repository:
             await model.abort()
             if key not in self.models:
                 await model.unload()
+                self.metrics.forget(model.name, model.version)
         _tidy()
 
     async def _change_all(self, change: Change, name: str) -> None:

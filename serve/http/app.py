@@ -16,7 +16,7 @@ from trnrt.serve.http import routes_pages, schemas
 from trnrt.serve.http.answers import error_answer
 from trnrt.serve.http.converting import Converter
 from trnrt.serve.http.dispatch import Dispatch, framework_layers
-from trnrt.serve.http.limits import Deadline, Gate, Tracked
+from trnrt.serve.http.limits import Tracked
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.routes_operating import add_operating
 from trnrt.serve.http.routes_predict import add_predict
@@ -67,7 +67,7 @@ def make_app(repository: Repository) -> FastAPI:
         exception_handlers={HTTPException: _http_error},
     )
     app.state.repository = repository
-    app.state.converter = Converter(repository.settings, repository.metrics)
+    app.state.converter = Converter(repository)
     add_infer(app)
     add_triton(app)
     add_protocol(app)
@@ -75,9 +75,7 @@ def make_app(repository: Repository) -> FastAPI:
     add_v1(app)
     add_operating(app)
     app.include_router(routes_pages.router)
-    app.layers = Dispatch(app, framework_layers(app.build_middleware_stack()))
-    for layer in (Deadline, Gate, Tracked):
-        app.layers = layer(app.layers, repository)
+    app.layers = Tracked(Dispatch(app, framework_layers(app.build_middleware_stack())), repository)
     return app
 
 

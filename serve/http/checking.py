@@ -59,10 +59,10 @@ class Checker:
 
 def check_outputs(described: Description, outputs: Sequence[str] | None) -> None:
     """Problem(400) unless the model has these outputs."""
-    known = [meta.name for meta in described.outputs]
-    if unknown := [name for name in outputs or () if name not in known]:
-        names = ", ".join(map(repr, known))
-        raise Problem(400, f"the model has no output {unknown[0]!r}; its outputs are {names}")
+    for name in outputs or ():
+        if name not in described.outputs_by_name:
+            names = ", ".join(map(repr, described.outputs_by_name))
+            raise Problem(400, f"the model has no output {name!r}; its outputs are {names}")
 
 
 def _shape_problem(array: Array, meta: TensorMeta, why: str) -> Problem:

@@ -265,12 +265,13 @@ class Connection(Line):
     def _start(self, exchange: Exchange) -> None:
         self._current = exchange
         exchange.counted = self._all.begin_one()
-        task = self._loop.create_task(exchange.run(self._app))
-        self._state.tasks.add(task)
-        task.add_done_callback(self._state.tasks.discard)
+        exchange.task = self._loop.create_task(exchange.run(self._app))
+        self._state.tasks.add(exchange.task)
 
     def end(self, exchange: Exchange) -> None:
         """The application is done with a request."""
+        if exchange.task is not None:
+            self._state.tasks.discard(exchange.task)
         if exchange.counted:
             self._all.end_one()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trnrt.serve.hosting.batching import Inference
 from trnrt.serve.hosting.description import Description
-from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.hosting.served import Model
 from trnrt.serve.http.bodies import INLINE, Spool
 from trnrt.serve.http.columns import feeds_of_v1, outputs_of_v1
@@ -25,7 +25,6 @@ from trnrt.serve.http.problems import RETRY_AFTER_S, Problem
 from trnrt.serve.http.protocol import HEADER_LENGTH, InferRequest, answer_head, dumps, parse_infer, render_infer
 from trnrt.serve.processes.logs import log
 from trnrt.serve.processes.readers import Reader, ReaderLost
-from trnrt.serve.settings import ServeSettings
 
 Array = NDArray[Any]
 
@@ -44,10 +43,15 @@ _BINARY_OUTPUTS = "ask for the outputs as binary data, by the protocol's infer"
 class Converter:
     """Reads the requests and writes the answers of one application."""
 
-    def __init__(self, settings: ServeSettings, metrics: Metrics) -> None:
-        self.largest_json = min(settings.max_json_mib, settings.max_body_mib) << 20
+    def __init__(self, repository: Repository) -> None:
+        self._repository, self._metrics = repository, repository.metrics
         self.reader = Reader(self.largest_json)
-        self._metrics = metrics
+
+    @property
+    def largest_json(self) -> int:
+        """The limit of a request's JSON, bytes, which a reload changes."""
+        settings = self._repository.settings
+        return min(settings.max_json_mib, settings.max_body_mib) << 20
 
     def check_json(self, size: int) -> None:
         """Problem(413) if JSON of so many bytes is too large."""
@@ -100,13 +104,14 @@ class Converter:
     ) -> tuple[list[bytes | memoryview], int | None]:
         """The parts of ``render_infer``'s answer, and the length of its JSON if binary data follow."""
         outputs, described = inference.outputs, inference.described
-        chosen = {name: outputs[name] for name in request.outputs}
-        in_json = sum(array.size for name, array in chosen.items() if name not in request.binary)
+        in_json, is_large = 0, False
+        for name in request.outputs:
+            in_json += outputs[name].size if name not in request.binary else 0
+            is_large = is_large or _is_large(outputs[name])
         if in_json <= MOST_ELEMENTS:
             arguments = model.name, request, outputs, described.outputs, parameters, model.version
-            if any(_is_large(array) for array in chosen.values()):
-                return await asyncio.to_thread(render_infer, *arguments)
-            return render_infer(*arguments)
+            return await asyncio.to_thread(render_infer, *arguments) if is_large else render_infer(*arguments)
+        chosen = {name: outputs[name] for name in request.outputs}
         packed = await asyncio.to_thread(pack_strings, chosen)
         plain = InferRequest(request.id, {}, request.outputs, request.binary, request.nan_policy)
         parts, length = await self._run(
@@ -134,6 +139,7 @@ class Converter:
 
     async def _run(self, function: str, *arguments: object, body: Spool | None = None) -> Any:
         """The reader's result. Problem for its failures."""
+        self.reader.allow(self.largest_json)
         try:
             if body is None:
                 return await self.reader.run(function, *arguments)
@@ -152,7 +158,7 @@ class Converter:
 
 def _is_large(array: Array) -> bool:
     """True if to write an array as binary data takes the event loop too long; numbers are not even copied."""
-    return array.dtype.kind in "OUS" and array.size > MOST_ELEMENTS
+    return array.size > MOST_ELEMENTS and array.dtype.kind in "OUS"
 
 
 async def _unpack(packed: Mapping[str, Any]) -> dict[str, Array]:

@@ -5,6 +5,8 @@ FastAPI's own layers, and trying the routes one after the other, take longer tha
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from fastapi import FastAPI
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,14 +24,13 @@ class Dispatch:
         self._app, self._framework = app, framework
         (self._straight,) = [one for one in app.routes if isinstance(one, PlainRoute) and one.path == STRAIGHT]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         scope["app"] = self._app
         model = _straight_model(scope) if scope["type"] == "http" else ""
         if not model:
-            await self._framework(scope, receive, send)
-            return
+            return self._framework(scope, receive, send)
         scope["route"], scope["path_params"] = self._straight, {"model": model}
-        await self._straight.app(scope, receive, send)
+        return self._straight.app(scope, receive, send)
 
 
 def _straight_model(scope: Scope) -> str:

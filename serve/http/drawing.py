@@ -1,7 +1,8 @@
 """Boxes and masks in the answers of ``/predict``, for pictures sent to detectors and segmenters.
 
 The query's ``draw`` chooses: "auto" reads boxes or masks where their form is sure, "boxes" and "mask" insist on them,
-"none" answers with the raw outputs. ``min_score`` is the least score of a box.
+"none" answers with the raw outputs. ``min_score`` is the least score of a box. ``preparing`` reads the rest of the
+query, which says how pictures become the input.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ from PIL import Image
 from starlette.datastructures import QueryParams
 
 from trnrt.inputs.fitting import Placement
-from trnrt.inputs.images import Recipe
-from trnrt.serve.hosting.description import Description
+from trnrt.inputs.images import ImageOptions, Recipe
+from trnrt.serve.hosting.description import Description, TensorMeta
+from trnrt.serve.http.preparing import image_options
 from trnrt.serve.http.protocol import RequestError
 from trnrt.serve.http.tensors import value_text
 from trnrt.vision.finding import Finding, Limits
@@ -36,10 +38,11 @@ MASK_SIDE = 640
 
 @dataclass(frozen=True)
 class Choice:
-    """The reading of outputs that the query asks for."""
+    """The reading of pictures and of outputs that the query asks for."""
 
     draw: str = CHOICES[0]
     limits: Limits = field(default_factory=Limits)
+    images: ImageOptions = field(default_factory=ImageOptions)
 
 
 def choice_of(query: QueryParams) -> Choice:
@@ -47,32 +50,50 @@ def choice_of(query: QueryParams) -> Choice:
     draw, score = query.get("draw", CHOICES[0]), query.get("min_score")
     if draw not in CHOICES:
         raise RequestError(f"draw is {value_text(draw)}; it is {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
+    images = image_options(query)
     if score is None:
-        return Choice(draw)
+        return Choice(draw, images=images)
     try:
         least = float(score)
     except ValueError:
         least = math.nan
     if not 0 <= least <= 1:
         raise RequestError(f"min_score is {value_text(score)}; it is a number of 0 to 1")
-    return Choice(draw, Limits(least))
+    return Choice(draw, Limits(least), images)
 
 
-def drawable(described: Description, how: Recipe, choice: Choice) -> Recognised | None:
+def drawable(
+    described: Description, how: Recipe, choice: Choice, outputs: Mapping[str, Array] | None = None
+) -> Recognised | None:
     """How a model's outputs are read for this choice; None for raw outputs.
 
-    RequestError if the choice insists on what is not recognised.
+    ``outputs`` has the computed ones: their sizes stand for those that the model leaves open. Without them, None also
+    where an open size must be known first. RequestError if the choice insists on what is not recognised.
     """
     if choice.draw == "none":
         return None
     asked = None if choice.draw == "auto" else choice.draw
-    outputs = [meta.info for meta in described.outputs]
-    found = recognise(outputs, described.metadata, described.labels or (), (how.height, how.width), asked)
-    if found is None and asked:
+    metas = [_with_sizes(meta, outputs) for meta in described.outputs]
+    known = [meta.info for meta in metas]
+    found = recognise(known, described.metadata, described.labels or (), (how.height, how.width), asked)
+    is_open = any(-1 in meta.shape[1:] for meta in metas)
+    if found is None and asked and (outputs is not None or not is_open):
         raise RequestError(
             f"draw is {asked}, and the model's outputs are nothing like it; draw=none gives them as they are"
         )
     return found if asked or (found is not None and found.sure) else None
+
+
+def _with_sizes(meta: TensorMeta, outputs: Mapping[str, Array] | None) -> TensorMeta:
+    """An output with the sizes of the computed one where the model leaves them open, but for the rows."""
+    array = None if outputs is None else outputs.get(meta.name)
+    if array is None or array.ndim != len(meta.shape):
+        return meta
+    sizes = (
+        found if size < 0 and place else size
+        for place, (size, found) in enumerate(zip(meta.shape, array.shape, strict=True))
+    )
+    return replace(meta, shape=tuple(sizes))
 
 
 def drawn_answer(

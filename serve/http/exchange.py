@@ -76,7 +76,7 @@ class Exchange:
 
     more: the body has not ended; size: its bytes that wait here.
     problem: why the body is broken; ``receive`` raises it, so that the application answers it.
-    counted: a shutdown waits for it; gone: the client has gone.
+    counted: a shutdown waits for it; gone: the client has gone; task: the application's.
     written: something of the answer is; complete: all of it is.
     """
 
@@ -96,6 +96,7 @@ class Exchange:
         "problem",
         "scope",
         "size",
+        "task",
         "written",
     )
 
@@ -108,6 +109,7 @@ class Exchange:
         self.counted = self._delivered = self.gone = self.written = self.complete = False
         self.problem: Problem | None = None
         self._event: asyncio.Event | None = None
+        self.task: asyncio.Task[None] | None = None
         self._head: bytes | None = None
         self._length: int | None = None  # the bytes of the answer that are left; None if they go in chunks
 

@@ -69,6 +69,7 @@ def essence(described: Description) -> Description:
         batch=described.batch,
         parameters=described.parameters,
         max_rows=described.max_rows,
+        scores=described.scores,
     )
 
 

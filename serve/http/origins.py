@@ -12,9 +12,7 @@ page has it. Without keys:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-
-from starlette.types import Scope
+from collections.abc import Callable, Mapping
 
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.settings import ServeSettings, host_name, is_loopback
@@ -39,24 +37,18 @@ class Origins:
         self._known: set[bytes] = set()
         """Hosts that were allowed already, so that the usual one is not taken apart again."""
 
-    def check(self, scope: Scope) -> None:
+    def check(self, method: str, path: str, headers: Mapping[bytes, bytes]) -> None:
         """Problem(421) for a Host that is not this server's, Problem(403) for another site's page, and for models
         that anyone could load or unload."""
-        host = origin = site = None
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"origin":
-                origin = value
-            elif name == b"sec-fetch-site":
-                site = value
+        host = headers.get(b"host")
         if not (self._any_host or host is None or host in self._known):
             self._check_host(host)
         if self._keys:
             return
-        if (origin is not None or site is not None) and scope["method"] not in _READING:
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        if (origin is not None or site is not None) and method not in _READING:
             self._check_origin(host, origin, site)
-        if scope["path"].startswith(_CHANGING_MODELS):
+        if path.startswith(_CHANGING_MODELS):
             self._check_admin(host)
 
     def _check_host(self, host: bytes) -> None:

@@ -21,6 +21,7 @@ from trnrt.inputs.decoding import NamedPicture
 from trnrt.inputs.fitting import Placement
 from trnrt.inputs.images import ImageOptions, Recipe, read_images, recipe
 from trnrt.serve.hosting.description import Description, TensorMeta
+from trnrt.serve.http.preparing import advice_text
 from trnrt.serve.http.protocol import RequestError, loads, names_text, output_datatype
 from trnrt.serve.http.tensors import Datatype, TensorError, check_shape, datatype_of, from_json, to_json, value_text
 
@@ -30,6 +31,7 @@ TOP = 5
 """The classes of a row that are listed with their probabilities."""
 MOST_PIXELS = 1 << 25
 """A picture's pixels; decoding one takes a few bytes for each, however small its file is."""
+NOTHING_SAID = ImageOptions()
 _SUM_TOLERANCE = 1e-3
 
 # One thread at a time: a filter that all threads share silences Pillow's warnings, and decoding takes memory.
@@ -145,8 +147,11 @@ class Sent:
     placements: Sequence[Placement] = ()
 
 
-def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, largest: int) -> Sent:
-    """The model's only input, made of pictures as the model declares. Call it off the event loop.
+def pictures_of(
+    files: Sequence[tuple[str, bytes]], described: Description, largest: int, said: ImageOptions = NOTHING_SAID
+) -> Sent:
+    """The model's only input, made of pictures as the query says, else as the model declares. Call it off the event
+    loop.
 
     Raises:
         RequestError: for a model that takes no pictures, and for a file that is none
@@ -156,7 +161,7 @@ def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, larg
         raise RequestError(f"a picture can't be all of the model's inputs, which are {names}")
     (meta,) = described.inputs
     try:
-        how = recipe(meta.info, described.metadata, ImageOptions())
+        how = recipe(meta.info, described.metadata, said)
         pictures = [NamedPicture(name, content) for name, content in files]
         with _DECODING:
             for picture in pictures:
@@ -164,8 +169,7 @@ def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, larg
             placements: list[Placement] = []
             array, _ = read_images(pictures, how, largest=largest, placements=placements)
     except InputError as error:
-        # Its hint names flags of the command line.
-        raise RequestError(str(error)) from None
+        raise RequestError(advice_text(error)) from None
     return Sent({meta.name: array}, how, placements)
 
 
@@ -175,14 +179,21 @@ def pictures_of(files: Sequence[tuple[str, bytes]], described: Description, larg
 def predictions_of(outputs: Mapping[str, Array], described: Description, rows: int) -> dict[str, Any]:
     """The ``predictions`` for each row; of a classifier also labels, probabilities and the top classes.
 
+    ``activation`` says what made the probabilities: the model's last operator, or a softmax of the server's. The graph
+    decides that; where it does not tell (``Description.scores``), the request's own numbers do.
+
     Raises:
         TensorError: for an output that JSON can't hold
     """
     metas, labels = described.outputs, described.labels
-    scores = next((meta for meta in metas if _are_scores(outputs[meta.name], meta, labels, rows)), None)
+    kinds = described.scores
+    scores = next(
+        (meta for meta in metas if _are_scores(outputs[meta.name], meta, labels, rows, kinds.get(meta.name))), None
+    )
     if scores is None:
         return {"predictions": outputs_by_row(outputs, metas, rows)}
-    probabilities = _probabilities(outputs[scores.name])
+    kind = kinds.get(scores.name)
+    probabilities, by = _probabilities(outputs[scores.name], kind)
     names = list(labels) if labels is not None else [str(k) for k in range(probabilities.shape[1])]
     order = np.argsort(-probabilities, axis=1, kind="stable")[:, :TOP]
     width, flat = len(names), to_json(probabilities, output_datatype(scores), None)
@@ -195,17 +206,22 @@ def predictions_of(outputs: Mapping[str, Array], described: Description, rows: i
         "predictions": [names[ranks[0]] for ranks in order.tolist()],
         "labels": names,
         "probabilities": table,
+        "activation": {
+            "kind": "sigmoid" if kind == "sigmoid" else "softmax",
+            "by": by,
+            "known_by": "numbers" if kind is None else "graph",
+        },
         "top": top,
     }
 
 
-def _are_scores(array: Array, meta: TensorMeta, labels: Sequence[str] | None, rows: int) -> bool:
+def _are_scores(array: Array, meta: TensorMeta, labels: Sequence[str] | None, rows: int, kind: str | None) -> bool:
     """True if an output has a number for each class: as many as labels, or without labels a distribution a row."""
     if meta.dtype not in ("float16", "bfloat16", "float32", "float64") or array.ndim != 2 or len(array) != rows:
         return False
     if labels is not None:
         return bool(array.shape[1] == len(labels))
-    return array.shape[1] > 1 and _is_distribution(array)
+    return array.shape[1] > 1 and (_is_distribution(array) if kind is None else kind == "softmax")
 
 
 def _is_distribution(array: Array) -> bool:
@@ -213,16 +229,16 @@ def _is_distribution(array: Array) -> bool:
     return bool(np.all(exact >= 0)) and np.allclose(exact.sum(axis=1), 1, atol=_SUM_TOLERANCE)
 
 
-def _probabilities(scores: Array) -> Array:
-    """The scores; their softmax, if they are no distribution."""
-    if _is_distribution(scores):
-        return scores
+def _probabilities(scores: Array, kind: str | None) -> tuple[Array, str]:
+    """The model's probabilities, or the softmax of its scores; and who made them."""
+    if kind in ("softmax", "sigmoid") or (kind is None and _is_distribution(scores)):
+        return scores, "model"
     exact = scores.astype(np.float64)
     # Infinity less infinity is NaN, which the answer refuses by name.
     with np.errstate(all="ignore"):
         powers = np.exp(exact - exact.max(axis=1, keepdims=True))
         shares: Array = powers / powers.sum(axis=1, keepdims=True)
-    return shares.astype(scores.dtype)
+    return shares.astype(scores.dtype), "server"
 
 
 def outputs_by_row(outputs: Mapping[str, Array], metas: Sequence[TensorMeta], rows: int) -> list[Any]:

@@ -139,7 +139,7 @@ def parse_infer(
     policy = parameters.get("nan_policy")
     if policy is not None and (type(policy) is not str or policy not in NAN_POLICIES):
         raise RequestError(f"nan_policy is {value_text(policy)}; it is {' or '.join(map(repr, NAN_POLICIES))}")
-    outputs = by_name(described.outputs)
+    outputs = described.outputs_by_name
     feeds = _feeds(request.get("inputs"), binary, length is not None, described, most_elements)
     all_binary = _flag(parameters, "binary_data_output", "the request")
     wanted, chosen = _wanted_outputs(request.get("outputs"), outputs, all_binary)
@@ -195,7 +195,7 @@ def _feeds(
 ) -> dict[str, Array]:
     if type(given) is not list:
         raise RequestError(f"inputs is {value_text(given)}; it is a list of tensors")
-    known = by_name(described.inputs)
+    known = described.inputs_by_name
     feeds: dict[str, Array] = {}
     for place, tensor in enumerate(given):
         if type(tensor) is not dict:
@@ -225,7 +225,7 @@ def _tensor(
 ) -> tuple[Array, int]:
     """One input, and how many bytes of ``binary`` it took."""
     datatype = check_datatype(tensor.get("datatype"), meta)
-    parameters = _parameters(tensor, f"input {value_text(meta.name)}")
+    parameters = _parameters(tensor, f"input {value_text(meta.name)}") if "parameters" in tensor else {}
     size = parameters.get("binary_data_size")
     if size is None:
         if "data" not in tensor:

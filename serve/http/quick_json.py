@@ -12,6 +12,8 @@ import orjson
 LARGEST = 1 << 20
 """A longer text is left to Python's own parser: its bounds of memory are known."""
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
+_DEEPEST = 100
+"""Objects and lists of them in each other. Deeper ones are left to Python's parser, which has a bound of its own."""
 _LONG_INTEGER = b"0" * 19
 """Integers of so many digits may become floats. Other numbers may have as many: for these it only costs time."""
 
@@ -26,21 +28,26 @@ def loads_or_none(text: bytes | bytearray | memoryview) -> Any:
         return None
     # Each colon belongs to one member, or to a text. If an object had a key twice, there are more colons.
     whole = bytes(text)
-    try:
-        may_differ = _count_members(value) != whole.count(b":") or _LONG_INTEGER in whole.translate(_DIGITS)
-    except RecursionError:  # orjson goes deeper
-        return None
+    may_differ = _count_members(value) != whole.count(b":") or _LONG_INTEGER in whole.translate(_DIGITS)
     return None if may_differ else value
 
 
 def _count_members(value: object) -> int:
-    """The members of the objects in a value. A list whose first item is no object counts as one without any."""
-    if type(value) is dict:
-        nested = [one for one in value.values() if type(one) is dict or type(one) is list]
-        return len(value) + sum(map(_count_members, nested))
-    if type(value) is list and value and type(value[0]) is dict:
-        return sum(map(_count_members, value))
-    return 0
+    """The members of the objects in a value; -1 if they are nested too deeply. A list whose first item is no object
+    counts as one without any."""
+    count, level = 0, [value]
+    for _ in range(_DEEPEST):
+        below: list[Any] = []
+        for one in level:
+            if type(one) is dict:
+                count += len(one)
+                below += one.values()
+            elif type(one) is list and one and type(one[0]) is dict:
+                below += one
+        if not below:
+            return count
+        level = below
+    return -1
 
 
 def dumps_or_none(value: object) -> bytes | None:

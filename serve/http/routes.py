@@ -74,19 +74,22 @@ def add_route(
 
 def repository_of(request: Request) -> Repository:
     """The repository of the request's application."""
-    repository: Repository = request.app.state.repository
+    repository: Repository = request.scope["app"].state.repository
     return repository
 
 
 def converter_of(request: Request) -> Converter:
     """The converter of the request's application."""
-    converter: Converter = request.app.state.converter
+    converter: Converter = request.scope["app"].state.converter
     return converter
 
 
 def media_type(request: Request, allowed: Sequence[str]) -> str:
     """The body's type, one of ``allowed``; "" if the client does not say. Problem(415) for others."""
-    given = (header(request.scope, b"content-type") or "").partition(";")[0].strip().lower()
+    given = header(request.scope, b"content-type") or ""
+    if given in allowed:
+        return given
+    given = given.partition(";")[0].strip().lower()
     if given and given not in allowed:
         refusal = f"Content-Type {given[:80]!a} is not taken here; it is {' or '.join(allowed)}"
         raise Problem(415, f"{refusal}, as with curl -H 'Content-Type: {allowed[0]}'")

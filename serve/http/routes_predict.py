@@ -43,8 +43,8 @@ async def predict(request: Request) -> Response:
     """Predict, from rows or pictures.
 
     Rows as JSON, or PNG and JPEG pictures, as the body or as files of a form, by the preprocessing that the model
-    declares. The answer has a prediction for each row. A detector's prediction for a picture is its boxes, a
-    segmenter's its classes and a mask.
+    declares or the query says. The answer has a prediction for each row. A detector's prediction for a picture is its
+    boxes, a segmenter's its classes and a mask.
     """
     began = time.perf_counter()
     repository = repository_of(request)
@@ -56,7 +56,7 @@ async def predict(request: Request) -> Response:
     with model.arriving():
         try:
             choice = choice_of(request.query_params)
-            sent = await _read_request(request, model, settings.max_tensor_elements)
+            sent = await _read_request(request, model, settings.max_tensor_elements, choice)
             _check_rows(model, sent, choice)
         except RequestError as error:
             raise Problem(400, str(error)) from None
@@ -65,7 +65,7 @@ async def predict(request: Request) -> Response:
     trace_inference(trace, model, inference)
     described = inference.described
     try:
-        found = None if sent.how is None else drawable(described, sent.how, choice)
+        found = None if sent.how is None else drawable(described, sent.how, choice, inference.outputs)
         if found is not None:
             drawn = (inference.outputs, found, sent.placements, described, choice.limits)
             predictions: bytes | memoryview = await asyncio.to_thread(_drawn_text, *drawn)
@@ -116,14 +116,15 @@ def _check_rows(model: Model, sent: Sent, choice: Choice) -> None:
         raise RequestError(f"model {value_text(model.name)} {what}; use the protocol's infer for it")
 
 
-async def _read_request(request: Request, model: Model, most_elements: int) -> Sent:
+async def _read_request(request: Request, model: Model, most_elements: int, choice: Choice) -> Sent:
     kind = media_type(request, (JSON, FORM, *PICTURES))
     if kind == FORM or kind in PICTURES:
         files = await read_uploads(request) if kind == FORM else [("the body", await request.body())]
         current_trace.get().lap("receive")
         model.admit()  # the queue may have filled, or the model gone, while they came
         model.described.check_rows(len(files))
-        return await asyncio.to_thread(pictures_of, files, model.described, most_elements * _BYTES_A_VALUE)
+        largest = most_elements * _BYTES_A_VALUE
+        return await asyncio.to_thread(pictures_of, files, model.described, largest, choice.images)
     converter = converter_of(request)
     body = await read_body(request, converter.check_json)
     current_trace.get().lap("receive")

@@ -64,8 +64,11 @@ async def ready(request: Request) -> Response:
     if repository.draining:
         raise Problem(503, "the server is shutting down")
     if not repository.ready:
-        # The reasons are at the models' own paths: this one needs no key.
-        models = {key: repository.find(key) for key in repository.reasons}
+        # The reasons are at the models' own paths: this one needs no key, so with keys it names no model either.
+        reasons = repository.reasons
+        if reasons and repository.settings.has_keys:
+            raise Problem(503, f"not ready: {len(reasons)} of {len(repository.models)} models")
+        models = {key: repository.find(key) for key in reasons}
         waiting = [f"{value_text(key)} is {model.busy or model.state}" for key, model in models.items()]
         raise Problem(503, f"not ready: {', '.join(waiting) or 'other workers load their models'}")
     return JSONAnswer({"ready": True})

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trnrt.inputs.fitting import FITS
+from trnrt.inputs.images import CHANNELS, LAYOUTS
 from trnrt.serve.http.protocol import BINARY, HEADER_LENGTH, JSON
 from trnrt.serve.http.tensors import DATATYPES, NAN_POLICIES
 
@@ -128,6 +130,11 @@ SCHEMAS: dict[str, Schema] = {
         rule=_STRING,
         labels=_list(_STRING),
         probabilities=_list(_list(_NUMBER)),
+        activation=_record(
+            kind={"type": "string", "enum": ["softmax", "sigmoid"]},
+            by={"type": "string", "enum": ["model", "server"]},
+            known_by={"type": "string", "enum": ["graph", "numbers"]},
+        ),
         top=_list(_list(_record(label=_STRING, probability=_NUMBER))),
         timing=ref("Timing"),
     ),
@@ -253,6 +260,22 @@ _MIN_SCORE: Schema = {
 }
 
 
+def _preparing(name: str, schema: Schema, meaning: str) -> Schema:
+    """A parameter of ``preparing``."""
+    text = f"Pictures: {meaning}; by default as the model declares."
+    return {"name": name, "in": "query", "schema": schema, "description": text}
+
+
+_PREPARING = [
+    _preparing("layout", {"type": "string", "enum": list(LAYOUTS)}, "the order of the input's dimensions"),
+    _preparing("color", {"type": "string", "enum": list(CHANNELS)}, "the input's channels, in order"),
+    _preparing("fit", {"type": "string", "enum": list(FITS)}, "how one of another size is fitted"),
+    _preparing("scale", _NUMBER, "value = (pixel * scale - mean) / std, for pixels of 0 to 255"),
+    _preparing("mean", _STRING, "see scale; one number, or one per channel with commas between"),
+    _preparing("std", _STRING, "see scale; one number, or one per channel with commas between"),
+]
+
+
 def describe_choice(document: Schema, names: Sequence[str], *, required: bool) -> None:
     """Say in /openapi.json if ``/predict`` needs the name of a model, and which names there are.
 
@@ -305,5 +328,5 @@ PREDICT: Schema = {
             "multipart/form-data": {"schema": _record(image=_BYTES)},
         },
     },
-    "parameters": [_WHICH, _DRAW, _MIN_SCORE],
+    "parameters": [_WHICH, _DRAW, _MIN_SCORE, *_PREPARING],
 }

@@ -55,10 +55,12 @@ class Log:
             line["request_id"] = current
         if ids := current_trace.get().fields:
             line |= ids
+        line |= fields
         # Encode first: a value's own str() may run, and the thread may write meanwhile.
-        encoded = _encode(line | fields)
+        encoded = _encode(line)
         self._waiting.append(encoded)
-        self._wanted.set()
+        if not self._wanted.is_set():
+            self._wanted.set()
 
     def flush(self) -> None:
         """Write the queued lines."""

@@ -37,7 +37,8 @@ class Reader:
     """A worker's end. Use it on the event loop."""
 
     def __init__(self, largest_json: int) -> None:
-        self.memory = MEMORY_BASE + MEMORY_FACTOR * largest_json
+        self._largest_json, self.memory = largest_json, _memory_for(largest_json)
+        self._started_with = 0
         self._turn = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -50,6 +51,11 @@ class Reader:
     def pid(self) -> int | None:
         """The process; None if none runs."""
         return None if self._process is None else self._process.pid
+
+    def allow(self, largest_json: int) -> None:
+        """Set the largest JSON; a process with another limit is replaced before the next job."""
+        if largest_json != self._largest_json:
+            self._largest_json, self.memory = largest_json, _memory_for(largest_json)
 
     async def run(self, function: str, *arguments: object, body: MemoryFile | None = None) -> Any:
         """The result of one of ``large.FUNCTIONS``; ``body``: a file that it gets, mapped, before the arguments.
@@ -91,6 +97,8 @@ class Reader:
 
     async def _connect(self) -> socket.socket:
         """The socket of a process that has started. A job that is cancelled meanwhile leaves it to the next one."""
+        if self._started_with != self.memory:
+            self.retire()
         connection = self._socket or self._start()
         if self._due is None:
             return connection
@@ -108,6 +116,7 @@ class Reader:
 
     def _start(self) -> socket.socket:
         self._dying = [process for process in self._dying if process.poll() is None]
+        self._started_with = self.memory
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), str(self.memory)]
@@ -140,6 +149,10 @@ class Reader:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _memory_for(largest_json: int) -> int:
+    return MEMORY_BASE + MEMORY_FACTOR * largest_json
 
 
 async def _wait_readable(connection: socket.socket) -> None:

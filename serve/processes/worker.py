@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp
 
 from trnrt.nki.blas import keep_one_blas_thread
 from trnrt.serve.hosting.devices import lease_for
-from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.metrics import MOST_BUFFERED, Metrics
 from trnrt.serve.hosting.pins import Store
 from trnrt.serve.hosting.reloading import Reloader
 from trnrt.serve.hosting.repository import Repository
@@ -40,6 +41,8 @@ OnLoaded = Callable[[list[SummaryRow]], None]
 LINGER_S = 0.3
 """How long new requests still get an answer, 503, after a shutdown began, so that no client finds the port closed."""
 SAMPLE_S = 5.0
+FLUSH_S = 0.1
+"""The requests of this time are missing in the metrics of a worker that is killed, and in pages of other workers."""
 SWITCH_S = 0.0005
 """The longest time that a thread keeps the interpreter while another waits for it. With Python's own 5 ms, an event
 loop that is busy refusing requests delays a model's thread at each step of a batch."""
@@ -168,9 +171,10 @@ class Worker:
         self.on_loaded(summary_rows(self.repository))
 
     async def _sample(self) -> None:
-        while True:
-            self.repository.metrics.sample()
-            await asyncio.sleep(SAMPLE_S)
+        metrics, turns = self.repository.metrics, round(SAMPLE_S / FLUSH_S)
+        for turn in itertools.count():
+            (metrics.flush if turn % turns else metrics.sample)()
+            await asyncio.sleep(FLUSH_S)
 
 
 def run_worker(
@@ -211,7 +215,7 @@ def leave(code: int) -> NoReturn:
 async def _serve(
     share: Share, listener: socket.socket, on_loaded: OnLoaded, reserved: socket.socket | None = None
 ) -> int:
-    metrics, store = Metrics(share.number), Store(share.store)
+    metrics, store = Metrics(share.number, MOST_BUFFERED), Store(share.store)
     repository = Repository(share.settings, metrics, catalog=share.catalog, store=store)
     worker = Worker(repository, on_loaded, _make_calls(share, repository, reserved))
     loop, reloader = asyncio.get_running_loop(), Reloader(repository)

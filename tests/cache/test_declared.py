@@ -64,6 +64,13 @@ def test_a_kept_declaration_is_the_importer_s(source: Path | bytes, cache: PlanC
     assert second.apart is None or second.apart.model is second.model
 
 
+def test_a_graph_can_be_read_while_it_is_bound(cache: PlanCache) -> None:
+    source = parsed(BATCHES).SerializeToString()
+    first, second = open_model(source, cache), open_model(source, cache)
+    shapes = {"x": (2, 3), "m": (2, 3)}
+    assert describe(second.bind(shapes).model) == describe(first.bind(shapes).model)
+
+
 def test_another_file_of_the_same_name_is_imported(tmp_path: Path, cache: PlanCache) -> None:
     path = tmp_path / "model.onnx"
     for text in (BATCHES, WITHOUT_BATCH):

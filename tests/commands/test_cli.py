@@ -18,6 +18,7 @@ from PIL import Image
 
 from trnrt import __version__, errors
 from trnrt.commands import run as run_verb
+from trnrt.commands.opening import feed
 from trnrt.nki.machine.targets import target_names
 from trnrt.nki.machine.timing import Range
 from trnrt.running.results import RunResult
@@ -103,7 +104,6 @@ def test_a_choice_that_is_none_lists_the_choices(arguments: list[str], choices: 
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
         ["frobnicate"],
         ["run"],
         ["run", CNN, "--frobnicate"],
@@ -111,10 +111,9 @@ def test_a_choice_that_is_none_lists_the_choices(arguments: list[str], choices: 
         ["run", SPLIT],
         ["run", str(MODELS)],
         ["run", CNN, "--top", "0"],
-        ["run", CNN, "--batch", "-1"],
-        ["run", CNN, "--batch", "x"],
-        ["run", CNN, "--batch", str(10**30)],
-        ["run", CNN, "--batch", "4", "--input", SPLIT],
+        ["run", CNN, "--rows", "-1"],
+        ["run", CNN, "--rows", "x"],
+        ["run", CNN, "--rows", str(10**30)],
         ["run", CNN, "--seed", "-1"],
         ["run", CNN, "--logits"],
         ["run", CNN, "--scale", "nan"],
@@ -127,7 +126,7 @@ def test_a_choice_that_is_none_lists_the_choices(arguments: list[str], choices: 
         ["run", CNN, "--input", CNN],
         ["validate", CNN, "--rtol", "inf"],
         ["validate", CNN, "--atol", "-1"],
-        ["validate", CNN, "--samples", "0"],
+        ["validate", CNN, "--rows", "0"],
         ["validate", "none.onnx"],
         ["inspect", "none.onnx"],
         ["inspect", CNN, "--stage", "compiled"],
@@ -160,8 +159,8 @@ def test_a_verb_that_is_none_names_those_like_it(arguments: list[str], message: 
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
-        ("--batch", "x", "'x' is not a valid whole number."),
-        ("--batch", "0", "0 is not in the range x>=1."),
+        ("--rows", "x", "'x' is not a valid whole number."),
+        ("--rows", "0", "0 is not in the range x>=1."),
         ("--min-score", "x", "'x' is not a valid number."),
         ("--min-score", "nan", "nan is not a number."),
     ],
@@ -274,10 +273,10 @@ def test_run_full_has_the_data_of_large_outputs() -> None:
 
 
 def test_run_without_input_draws_seeded_values_and_says_so() -> None:
-    first = trnrt("run", CNN, "--json", "--batch", "3")
+    first = trnrt("run", CNN, "--json", "--rows", "3")
     assert "no --input: drew random values for 'image' float32 [3, 1, 8, 8]" in first.err
     assert "seed 0" in first.err
-    values = [trnrt("run", CNN, "--json", "--batch", "3", "--seed", seed).document["outputs"] for seed in ("0", "1")]
+    values = [trnrt("run", CNN, "--json", "--rows", "3", "--seed", seed).document["outputs"] for seed in ("0", "1")]
     assert values[0] == first.document["outputs"]
     assert values[0] != values[1]
 
@@ -323,7 +322,7 @@ def test_run_takes_pictures_by_the_models_metadata(tmp_path: Path) -> None:
 
 
 def test_run_slices_a_fixed_batch_and_says_so(fixed: str) -> None:
-    outcome = trnrt("run", fixed, "--batch", "5", "--json")
+    outcome = trnrt("run", fixed, "--rows", "5", "--json")
     assert outcome.document["outputs"]["y"]["shape"] == [5, 5]
     assert "padded" in outcome.err
     assert any("padded" in note for note in outcome.document["notes"])
@@ -365,17 +364,21 @@ def test_run_keeps_the_kernel_module(tmp_path: Path, fixed: str) -> None:
     assert outcome.code == 0
     assert {path.suffix for path in (tmp_path / "kept").iterdir()} == {".py", ".npz", ".json"}
     assert "kept" in outcome.err
-    assert trnrt("run", fixed, "--batch", "5", "--keep", tmp_path / "kept").code == 0
+    assert trnrt("run", fixed, "--rows", "5", "--keep", tmp_path / "kept").code == 0
 
 
-@pytest.mark.parametrize(
-    "flags", [["--json-out", "none/a.json"], ["--output", "none/a.npz"], ["--output", "."], ["--keep", "file/x"]]
-)
+@pytest.mark.parametrize("flags", [["--json-out", "gone/a.json"], ["--output", "gone/a.npz"]])
 def test_run_prints_its_result_even_if_a_file_can_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("file").write_text("")
+    Path("gone").mkdir()  # it is there when its place is checked, and no longer when the result is
+
+    def lose_folder(*arguments: Any) -> Any:
+        Path("gone").rmdir()
+        return feed(*arguments)
+
+    monkeypatch.setattr(run_verb, "feed", lose_folder)
     outcome = trnrt("run", CNN, *flags)
     assert outcome.code == 2
     assert "logits" in outcome.out
@@ -406,7 +409,7 @@ def test_a_predicted_latency_is_shown_only_if_there_is_one(monkeypatch: pytest.M
 
 
 def test_random_inputs_that_do_not_fit_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = trnrt("run", CNN, "--batch", "100000000")
+    outcome = trnrt("run", CNN, "--rows", "100000000")
     assert outcome.code == 2
     assert "the limit is 4.0 GiB" in outcome.err
 

@@ -31,7 +31,7 @@ def open_sizes(tmp_path: Path) -> str:
 def test_what_was_compiled_is_listed_and_cleared() -> None:
     assert "nothing is cached" in trnrt("cache", "ls").out
     trnrt("run", str(CNN))
-    trnrt("run", str(CNN), "--batch", "4", "--target", "trn1")
+    trnrt("run", str(CNN), "--rows", "4", "--target", "trn1")
     document = trnrt("cache", "ls", "--json").document
     assert document["schema_version"] == 1 and 0 < document["bytes"] < document["limit_bytes"]
     assert [(e["request"]["target"], e["request"]["batch"]) for e in document["entries"]] == [("trn1", 4), ("trn2", 1)]
@@ -57,7 +57,7 @@ def test_no_cache() -> None:
 
 
 def test_buckets_pad_and_cut() -> None:
-    result = trnrt("run", str(CNN), "--batch", "9", "--buckets", "4,2")
+    result = trnrt("run", str(CNN), "--rows", "9", "--buckets", "4,2")
     assert "9 rows ran in 3 slices (2 of 4, 1 of 2), the last one padded with 1 row" in result.err
 
 

@@ -93,7 +93,7 @@ def test_every_verb_takes_no_fuse(tmp_path: Path) -> None:
     assert "compiled (not" not in trnrt("run", CNN).err
     again = trnrt("run", CNN, *flags)
     assert f'compiled (not in the cache): choices no_fuse [] -> ["{POOL}", "{RELU}"]' in again.err and again.code == 0
-    assert trnrt("validate", CNN, "--samples", "4", *flags).code == 0
+    assert trnrt("validate", CNN, "--rows", "4", *flags).code == 0
     layers = trnrt("validate", CNN, "--layers", "--json", *flags).document["layers"]
     assert layers["passed"] and {RELU, POOL} <= {layer["step"] for layer in layers["steps"]}
     profiled = trnrt("profile", CNN, "--json", *flags).document
@@ -176,7 +176,7 @@ def test_place_and_weights_are_as_edited(block: str, tmp_path: Path) -> None:
     assert [after[key] for key in ("place", "reason", "weights", "weights_reason")] == [
         *("hbm", "it was asked for", "own", "it was asked for")
     ]
-    outcome = trnrt("validate", block, "--samples", "3", "--plan", path)
+    outcome = trnrt("validate", block, "--rows", "3", "--plan", path)
     assert outcome.code == 0, outcome.err
 
 
@@ -188,7 +188,7 @@ def test_a_step_that_was_split_stays_split(block: str, tmp_path: Path, parts: li
     assert parts == [
         one["nodes"] for one in inspected(block, "--plan", path)["steps"] if set(one["nodes"]) & {"c2", "a2", "r2"}
     ]
-    assert trnrt("validate", block, "--samples", "3", "--plan", path, "--no-fuse", "r1").code == 0
+    assert trnrt("validate", block, "--rows", "3", "--plan", path, "--no-fuse", "r1").code == 0
 
 
 def test_the_flag_and_the_file_add_up(block: str, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_the_flag_and_the_file_add_up(block: str, tmp_path: Path) -> None:
 def test_a_plan_holds_for_other_batches(block: str, tmp_path: Path) -> None:
     path = edited(block, tmp_path / "p.json", lambda document: step(document, "c1").update(place="hbm"))
     assert step(inspected(block, "--plan", path, "--batch", "4"), "c1")["place"] == "hbm"
-    assert trnrt("run", block, "--plan", path, "--batch", "3").code == 0
+    assert trnrt("run", block, "--plan", path, "--rows", "3").code == 0
 
 
 def test_what_follows_from_an_edit_is_told(tmp_path: Path) -> None:

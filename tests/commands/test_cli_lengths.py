@@ -37,7 +37,7 @@ def test_a_sequence_too_long_ends_with_2(model: Path) -> None:
 
 
 def test_validate_compares_with_the_sequence_alone(model: Path) -> None:
-    flags = ("--lengths", "4,8", "--shape", "ids=5", "--samples", "3", "--layers")
+    flags = ("--lengths", "4,8", "--shape", "ids=5", "--rows", "3", "--layers")
     result = trnrt("validate", model, *flags)
     assert result.code == 0 and "length 5 ran as 8" in result.err
 

@@ -141,7 +141,7 @@ def test_parquet_with_labels_and_bad_rows(tmp_path: Path) -> None:
     values = [*images[:99].tolist(), [*images[99, :63].tolist(), None]]
     pq.write_table(pa.table({"image": values, "digit": labels}), tmp_path / "rows.parquet")
     outcome = trnrt(
-        *("quantize", CNN, "--data", tmp_path / "rows.parquet", "--label", "digit", "--samples", "60", "--json"),
+        *("quantize", CNN, "--data", tmp_path / "rows.parquet", "--label", "digit", "--rows", "60", "--json"),
         *("--output", tmp_path / "int8.onnx", "--no-latency", "--no-layers"),
     )
     assert outcome.code == 0, outcome.err
@@ -265,7 +265,7 @@ def weigh(*arguments: str | Path, code: int = 0) -> Any:
 
 def test_float8_report() -> None:
     """Each layer alone, the whole, and the predicted gain; the accuracy is that of labelled rows."""
-    found = weigh("--data", SPLIT, "--dtype", "float8_e4m3", "--narrow", "all", "--samples", "96")
+    found = weigh("--data", SPLIT, "--dtype", "float8_e4m3", "--narrow", "all", "--rows", "96")
     assert (found["format"], found["narrow"], found["rows"], found["products"]) == ("float8_e4m3", "all", 96, 3)
     assert [layer["name"] for layer in found["layers"]] == ["node_linear", "node_linear_1", "node_linear_2"]
     assert all(20 < layer["cost"]["snr_db"] < 70 for layer in found["layers"])
@@ -277,7 +277,7 @@ def test_float8_report() -> None:
 
 
 def test_float8_text() -> None:
-    outcome = trnrt("quantize", CNN, "--data", SPLIT, "--dtype", "float8_e5m2", "--samples", "32", "--no-latency")
+    outcome = trnrt("quantize", CNN, "--data", SPLIT, "--dtype", "float8_e5m2", "--rows", "32", "--no-latency")
     assert "digits_cnn: 0 layers of 3 in float8_e5m2, the others in bfloat16" in outcome.out
     assert "no layer is estimated to be faster in 8 bits; --narrow all takes all that can be" in outcome.out
 

@@ -24,7 +24,7 @@ def test_samples_are_the_models_that_the_documentation_shows() -> None:
 
 @pytest.mark.quick
 def test_validate_with_the_samples_own_labels() -> None:
-    outcome = trnrt("validate", "--sample", "digits", "--data", "--samples", "20")
+    outcome = trnrt("validate", "--sample", "digits", "--data", "--rows", "20")
     assert outcome.code == 0
     assert "accuracy 100.00 %, onnxruntime's 100.00 %" in outcome.out.splitlines()[0]
     assert "note: --data: the sample's own 450 rows, with labels" in outcome.err
@@ -32,13 +32,13 @@ def test_validate_with_the_samples_own_labels() -> None:
 
 
 def test_data_without_a_value_before_another_flag() -> None:
-    document = trnrt("validate", "--data", "--sample", "digits-ffnn", "--samples", "7", "--json").document
+    document = trnrt("validate", "--data", "--sample", "digits-ffnn", "--rows", "7", "--json").document
     assert (document["samples"], document["accuracy"]["ours"]) == (7, 1.0)
 
 
 def test_run_takes_the_samples_own_rows(tmp_path: Path) -> None:
     one, other = tmp_path / "one.npz", tmp_path / "other.npz"
-    outcome = trnrt("run", "--sample", "digits", "--batch", "5", "-o", one)
+    outcome = trnrt("run", "--sample", "digits", "--rows", "5", "-o", one)
     assert outcome.code == 0
     assert "note: no --input: took 5 rows of the sample's own" in outcome.err
     rows = tmp_path / "rows.npz"
@@ -59,7 +59,7 @@ def test_predict_takes_the_samples_own_rows(tmp_path: Path) -> None:
 
 def test_quantize_calibrates_with_the_samples_own_rows(tmp_path: Path) -> None:
     out = tmp_path / "int8.onnx"
-    arguments = ("-o", out, "--samples", "40", "--no-layers", "--no-latency")
+    arguments = ("-o", out, "--rows", "40", "--no-layers", "--no-latency")
     outcome = trnrt("quantize", "--sample", "digits-ffnn", "--data", *arguments)
     assert outcome.code == 0 and "accuracy" in outcome.out
     assert any(node.op_type == "QuantizeLinear" for node in onnx.load(out).graph.node)

@@ -33,7 +33,7 @@ def test_accuracy_of_both() -> None:
     assert headline(outcome).startswith(
         "PASS digits_mlp_sklearn: 0 of 450 decisions changed, accuracy 97.33 %, onnxruntime's 97.33 %, largest error "
     )
-    document = trnrt("validate", SKLEARN, "--data", SPLIT, "--samples", "100", "--json").document
+    document = trnrt("validate", SKLEARN, "--data", SPLIT, "--rows", "100", "--json").document
     assert document["samples"] == 100 and document["accuracy"]["rows"] == 100
     assert document["accuracy"]["ours"] == document["accuracy"]["reference"]
     assert document["accuracy"]["output"] == "label"
@@ -47,9 +47,9 @@ def test_the_accuracy_of_the_float_model(tmp_path: Path) -> None:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             tensor.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(tensor), tensor.name))
     path = saved(tmp_path / "wrong.onnx", wrong.SerializeToString())
-    outcome = trnrt("validate", path, "--data", SPLIT, "--samples", "50", "--float", CNN)
+    outcome = trnrt("validate", path, "--data", SPLIT, "--rows", "50", "--float", CNN)
     assert outcome.code == 0 and ", the float model's 100.00 %, " in headline(outcome)
-    document = trnrt("validate", path, "--data", SPLIT, "--samples", "50", "--float", CNN, "--json").document
+    document = trnrt("validate", path, "--data", SPLIT, "--rows", "50", "--float", CNN, "--json").document
     assert document["accuracy"]["float_model"] == 1 > document["accuracy"]["ours"]
     assert trnrt("validate", SKLEARN, "--data", SPLIT, "--json").document["accuracy"]["float_model"] is None
 

@@ -58,7 +58,7 @@ def test_validate_fails_with_exit_code_1() -> None:
 
 def test_validate_json(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    outcome = trnrt("validate", SKLEARN, "--input", SPLIT, "--samples", "20", "--json", "--json-out", path)
+    outcome = trnrt("validate", SKLEARN, "--input", SPLIT, "--rows", "20", "--json", "--json-out", path)
     document = outcome.document
     assert outcome.code == 0
     assert (document["passed"], document["samples"], document["changed_decisions"]) == (True, 20, 0)
@@ -73,7 +73,7 @@ def test_validate_takes_all_rows_of_its_input() -> None:
 
 def test_validate_a_fixed_batch(fixed: str) -> None:
     assert trnrt("validate", fixed, "--json").document["samples"] == 2
-    sliced = trnrt("validate", fixed, "--samples", "5", "--json")
+    sliced = trnrt("validate", fixed, "--rows", "5", "--json")
     assert (sliced.code, sliced.document["samples"]) == (0, 5)
 
 
@@ -135,8 +135,8 @@ def test_inspect_of_an_earlier_stage(stage: str, unsupported: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "arguments"),
     [
-        ("run", ["--batch", "3"]),
-        ("validate", ["--samples", "3"]),
+        ("run", ["--rows", "3"]),
+        ("validate", ["--rows", "3"]),
         ("inspect", ["--batch", "3"]),
         ("compile", ["--batch", "3", "-o", "out"]),
     ],

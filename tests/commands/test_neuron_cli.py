@@ -104,12 +104,12 @@ def test_compile_without_aws_s_packages_is_refused(tmp_path: Path) -> None:
 
 
 def test_validate_compares_with_the_simulator_too(machine: Hardware) -> None:
-    outcome = trnrt("validate", FFNN, "--backend", "neuron", "--samples", "4", "--json")
+    outcome = trnrt("validate", FFNN, "--backend", "neuron", "--rows", "4", "--json")
     assert outcome.code == 0, outcome.err
     assert outcome.document["simulator_max_abs"] == {"probabilities": 0.0, "label": 0.0}
     assert "'probabilities': the device and the simulator differ by at most 0" in outcome.err
     machine.faults = Faults(wrong=True)
-    outcome = trnrt("validate", FFNN, "--backend", "neuron", "--samples", "4", "--json")
+    outcome = trnrt("validate", FFNN, "--backend", "neuron", "--rows", "4", "--json")
     assert outcome.code == 1 and outcome.document["simulator_max_abs"]["probabilities"] == pytest.approx(1)
 
 
@@ -171,7 +171,7 @@ def in_a_process(folder: Path, *arguments: str) -> Any:
 
 def test_the_simulator_works_beside_aws_s_package(tmp_path: Path) -> None:
     """The device runs kernels with AWS's `nki`, and in the same process the simulator runs and times its own."""
-    document = in_a_process(tmp_path, "validate", CNN, "--backend", "neuron", "--samples", "2", "--json")
+    document = in_a_process(tmp_path, "validate", CNN, "--backend", "neuron", "--rows", "2", "--json")
     assert document["backend"] == "neuron" and document["passed"]
     assert document["simulator_max_abs"] == {"logits": 0.0}
 

@@ -232,16 +232,17 @@ def test_a_regression_has_a_value_and_no_classes(browser: Browser, server: Serve
         assert opened.page.locator("#classes").count() == 0
 
 
-def test_any_other_model_takes_json(browser: Browser, server: ServerProcess) -> None:
+def test_any_other_model_takes_a_tensor_for_each_input(browser: Browser, server: ServerProcess) -> None:
     with visit(browser, server, "/#model/blocks") as opened:
-        text = opened.page.get_by_label("The request as JSON")
-        assert json.loads(text.input_value()) == {"instances": [[[0, 0, 0], [0, 0, 0]]]}
-        text.fill('{"instances": [[[1, -2, 3], [-4, 5, -6]]]}')
+        text = opened.page.get_by_label("x float32 (*, 2, 3)")
+        assert json.loads(text.input_value()) == [[0, 0, 0], [0, 0, 0]]
+        text.fill("[[1, -2, 3], [-4, 5, -6]]")
         opened.predict()
-        assert json.loads(opened.page.locator("#value").inner_text()) == [[1, 0, 3], [0, 5, 0]]
-        text.fill('{"instances": [[[1, 2]]]')
+        rows = opened.page.get_by_label("Values of y").locator("tbody tr").all_inner_texts()
+        assert [row.split() for row in rows] == [["0", "1", "0", "3"], ["1", "0", "5", "0"]]
+        text.fill("[[1, 2]")
         opened.page.get_by_role("button", name="Predict").click()
-        assert opened.error.startswith("This is no JSON: ") and focused(opened.page) == "json"
+        assert opened.error.startswith("x is no JSON: ") and focused(opened.page) == "tensor-0"
 
 
 @pytest.mark.parametrize(

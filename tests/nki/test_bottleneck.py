@@ -64,7 +64,7 @@ def test_small_transfers_in_turn() -> None:
     assert lines == {place.line for place in bottleneck.places[:2]}
     assert bottleneck.sentence.startswith(f"The fixed latencies of DMA transfers (lines {min(lines)} and")
     assert f"hold {100 * bottleneck.share:.0f} % of the critical path (13 transfers, about" in bottleneck.sentence
-    assert "8 KiB each); the busiest are the DMA engines, " in bottleneck.sentence
+    assert "8.0 KiB each); the busiest are the DMA engines, " in bottleneck.sentence
     assert bottleneck.advice.startswith("Make fewer, larger transfers: ")
 
 
@@ -103,7 +103,7 @@ def test_a_small_kernel_hears_of_its_launch() -> None:
 
     bottleneck = found(body, ((1, 16), "float32"))
     assert bottleneck.advice == "", "a single transfer can't be joined with others"
-    assert "The program's fixed start and end take longer than all of this: 7.4 us." in bottleneck.sentence
+    assert "The program's fixed start and end take longer than all of this: 7.40 us." in bottleneck.sentence
 
 
 def test_a_model_names_its_steps() -> None:

@@ -13,6 +13,7 @@ from trnrt.nki.machine.binding import view_array
 from trnrt.nki.machine.dtypes import Array, float32
 from trnrt.nki.machine.program import MemoryRegion, Source, Storage, View
 from trnrt.nki.machine.windows import add_call, copy_call
+from trnrt.nki.sim.instructions.activation import rectified_sum
 from trnrt.nki.sim.instructions.matmul import multiplication
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=4)
@@ -90,3 +91,27 @@ def test_products_have_the_bits_of_matmul(kind: str) -> None:
         with np.errstate(all="ignore"):
             multiplication(out)(a.T, b, out=out)
             assert bits(out) == bits(a.T @ b), (inner, rows, columns)
+
+
+@settings(max_examples=150, deadline=None)
+@given(sizes=SIZES, seed=st.integers(0, 99), data=st.data())
+def test_rectified_sums(sizes: list[int], seed: int, data: st.DataObject) -> None:
+    """relu(data + shift), also where the result overlaps the data; twice, as scratch is used again."""
+    gaps = [data.draw(st.integers(0, 3)) for _ in sizes]
+    held, view = window(sizes, gaps, seed)
+    target, shift = view_array(view, held), drawn((sizes[0],) + (1,) * (len(sizes) - 1), seed + 1)
+    is_same = data.draw(st.booleans())
+    values = target if is_same else drawn(view.shape, seed + 2)
+    known: dict[tuple[str, tuple[int, ...]], Array] = {}
+
+    def scratch(use: str, shape: tuple[int, ...]) -> Array:
+        return known.setdefault((use, shape), np.full(shape, np.nan, np.float32))
+
+    expected = held.copy()
+    rectify = rectified_sum(target, lambda: values, lambda: shift, scratch)
+    with np.errstate(all="ignore"):
+        for _ in range(2):
+            there = view_array(view, expected)
+            there[...] = np.maximum((there if is_same else values) + shift, np.float32(0))
+            rectify()
+    assert bits(held) == bits(expected)

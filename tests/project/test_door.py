@@ -15,7 +15,9 @@ from commanding import trnrt
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+HERE = "https://github.com/trnrt/trnrt/blob/main/"
+"""Pages of the site name files outside docs/ so."""
 LEAST: dict[str, Any] = runpy.run_path(str(ROOT / ".ci" / "least_versions.py"))
 
 
@@ -25,12 +27,18 @@ def read(path: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#\s]*)(#[\w-]*)?\)", page.read_text(encoding="utf-8"))
-    for path, anchor in links:
+    for path, anchor in links_of(page):
         target = page.parent / path if path else page
         assert target.exists(), f"{page.name} links to {path}"
         if anchor:
             assert anchor[1:] in anchors(target), f"{page.name} links to {path}{anchor}"
+
+
+def links_of(page: Path) -> list[tuple[Path | str, str]]:
+    """The files of the repository that a page links to, and their anchors; no file is the page itself."""
+    links = re.findall(r"\]\(([^)#\s]*)(#[\w-]*)?\)", page.read_text(encoding="utf-8"))
+    inside = [(path, anchor) for path, anchor in links if path.startswith(HERE) or not re.match("https?:", path)]
+    return [(ROOT / path.removeprefix(HERE) if HERE in path else path, anchor) for path, anchor in inside]
 
 
 def anchors(page: Path) -> set[str]:
@@ -39,12 +47,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("index", ["README.md", "docs/README.md"])
-def test_every_page_is_in_the_lists(index: str) -> None:
-    folder = (ROOT / index).parent
-    linked = {(folder / link).resolve() for link in re.findall(r"\]\(([^):#]+)", read(index))}
-    wanted = {*(ROOT / "docs").glob("*.md"), *map(ROOT.joinpath, ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))}
-    assert sorted(path.name for path in wanted - linked - {ROOT / "docs/README.md"}) == []
+def test_every_page_is_in_the_list() -> None:
+    docs = ROOT / "docs"
+    linked = {(docs / path).resolve() for path, _ in links_of(docs / "README.md") if path}
+    wanted = {*docs.rglob("*.md"), *map(ROOT.joinpath, ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))}
+    assert sorted(path.name for path in wanted - linked - {docs / "README.md"}) == []
+
+
+def test_the_readme_leads_to_the_list() -> None:
+    leads = [path for path, _ in links_of(ROOT / "README.md")]
+    assert {"docs/README.md", "CONTRIBUTING.md"} <= set(leads)
 
 
 # -- docs/design.md follows one model ------------------------------------------------------------------

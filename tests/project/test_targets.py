@@ -170,7 +170,7 @@ def test_the_other_verbs_take_the_file(trn4: Path, tmp_path: Path) -> None:
     told = ("--target", trn4)
     assert answer(trnrt("inspect", FFNN, *told, "--json")).document["target"] == "trn4"
     assert answer(trnrt("compile", FFNN, *told, "-o", tmp_path / "out", "--json")).document["target"] == "trn4"
-    assert answer(trnrt("validate", FFNN, *told, "--samples", "2", "--json")).document["target"] == "trn4"
+    assert answer(trnrt("validate", FFNN, *told, "--rows", "2", "--json")).document["target"] == "trn4"
     assert answer(trnrt("inspect", CNN, *told, "--save-plan", tmp_path / "plan.json")).out
     assert "trn4" in answer(trnrt("run", CNN, *told, "--plan", tmp_path / "plan.json")).out
     data = tmp_path / "rows.npz"

@@ -158,7 +158,7 @@ def test_of_several_cores_each_end_is_that_of_the_slowest() -> None:
 
 def test_the_html_page_has_the_ranges_the_causes_and_their_sources() -> None:
     page = report_html(made_profile(), "net")
-    assert "36.00 us to 50.00 us" in page and "45.00 us to 62.50 us" in page
+    assert "40.0 us (36.0 to 50.0)" in page and "50.0 us (45.0 to 62.5)" in page
     for cause in CAUSES:
         assert cause.name in page and cause.source in page
     assert "<code>nl.no_reorder()</code>" in page

@@ -17,7 +17,7 @@ from trnrt.nki.profiling import Profile, Roofline
 from trnrt.report.page import report_html
 from trnrt.report.page.parts import share_text
 from trnrt.report.timeline import NO_STEP, bytes_held, stack_rows, step_finder, tile_spans
-from trnrt.text import size_text, time_text
+from trnrt.text import range_text, size_text, time_text
 
 HOSTILE = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u202e\x1b"
 
@@ -67,7 +67,7 @@ def test_the_page_loads_nothing() -> None:
         r"""(src|href|action|poster|srcset)\s*=\s*["']?\s*(?!data:,)[^"'\s>]*[:/]""", text.split("<script")[0]
     )
     assert not re.search(
-        r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)|fetch\(|XMLHttp|WebSocket|import\(|\beval\b", text
+        r"url\((?!#)|@import|https?://(?!www\.w3\.org/2000/svg)|fetch\(|XMLHttp|WebSocket|import\(|\beval\b", text
     )
     loading = {"img", "iframe", "object", "embed", "base", "form", "video", "audio"}
     assert not {tag for tag, _ in page.tags} & loading
@@ -127,8 +127,8 @@ def test_the_numbers_are_readable_without_the_script() -> None:
     profile = matmul_profile(notes=("no table loads were modelled",))
     words = " ".join(Page(report_html(profile, "matmul")).words)
     for text in (
-        "7.41 us",
-        "14.8 us",
+        range_text(profile.benchmark),
+        range_text(profile.profiler),
         "total_time",
         "12.3 %",
         "45.6 %",

@@ -130,4 +130,4 @@ def test_a_real_profile_has_its_sentence_at_the_top() -> None:
     profile: Any = profile_programs([matmul_program()])
     text = report_html(profile, "matmul")
     assert profile.bottleneck.sentence in text
-    assert text.index(profile.bottleneck.sentence) < text.index("Latency, benchmark")
+    assert text.index(profile.bottleneck.sentence) < text.index("Latency, predicted")

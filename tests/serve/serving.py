@@ -309,7 +309,9 @@ def listening(app: ASGIApp, repository: MadeUpRepository | None = None) -> Itera
 def serve_flags() -> dict[str, Flag]:
     """The flags of ``trnrt serve`` by name."""
     command = cli.all_verbs()["serve"]
-    return {param.name: param for param in command.params if isinstance(param, Flag) and param.name}
+    return {
+        param.name: param for param in command.params if isinstance(param, Flag) and param.name and param.expose_value
+    }
 
 
 # -- processes -----------------------------------------------------------------------------------------------------

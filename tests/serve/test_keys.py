@@ -31,6 +31,7 @@ from trnrt.serve.hosting import clients, guessing
 from trnrt.serve.hosting.clients import Allowance, Client
 from trnrt.serve.hosting.guessing import BURST, MOST_ADDRESSES, Guesses, network_of
 from trnrt.serve.hosting.metrics import Metrics
+from trnrt.serve.hosting.models import ServedModel
 from trnrt.serve.hosting.repository import Repository
 from trnrt.serve.http.app import make_app
 from trnrt.serve.http.problems import Problem
@@ -264,6 +265,54 @@ def test_rows_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert (await post(1)).status_code == 200
 
     run(work())
+
+
+def test_rows_that_the_queue_refuses_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(clients.Allowance.__init__, "__defaults__", (clock,))
+    path = save(tmp_path, "relu", RELU)
+    (tmp_path / "server.toml").write_text(f"[key.alice]\nsha256 = '{hash_key(ALICE.encode())}'\nrows_per_second = 4\n")
+    settings = read_settings(
+        {"config": tmp_path / "server.toml", "models": [path], "backend": "simulator", "max_batch": 2}
+    )
+
+    async def work() -> None:
+        repository = Repository(settings, Metrics())
+        await repository.start()
+        model = repository.models["relu"]
+        assert isinstance(model, ServedModel) and model._engine is not None
+        rows = {"instances": [[1, 2, 3, 4]] * 3}
+
+        def refuse(rows: int = 1) -> None:
+            if rows > 1:  # before the body is read, a place is free
+                raise Problem(429, "the queue is full", retry_after=1)
+
+        async with client_of(make_app(repository)) as client:
+            with monkeypatch.context() as patch:
+                patch.setattr(model._engine.batcher, "admit", refuse)
+                for _ in range(5):
+                    answer = await client.post("/predict", json=rows, headers=bearer(ALICE))
+                    assert "the queue is full" in error_of(answer, 429)
+            for status in (200, 200, 429):  # 4, 1 and -2 rows are left
+                assert (await client.post("/predict", json=rows, headers=bearer(ALICE))).status_code == status
+
+    run(work())
+
+
+def test_what_is_given_back_is_at_most_the_burst() -> None:
+    allowance = clients.Allowance(1.0, 4.0, lambda: 0.0)
+    allowance.take(3)
+    allowance.give_back(100)
+    allowance.take(4)
+    assert allowance.wait_s() == 1.0
+
+
+def test_readiness_names_no_model_when_there_are_keys(tmp_path: Path) -> None:
+    late = doubling(name="secret-project")
+    late.state, late.reason = "loading", "it compiles"
+    for keys, told in (([ALICE], "not ready: 1 of 2 models"), ([], "not ready: 'secret-project' is loading")):
+        repository = MadeUpRepository(doubling(), late, api_keys=keys)
+        assert error_of(ask(app_of(repository), "GET", "/v2/health/ready"), 503) == told
 
 
 # -- what a key may do ---------------------------------------------------------------------------------------------

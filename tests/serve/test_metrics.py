@@ -48,6 +48,30 @@ def samples(page: str) -> dict[str, float]:
     }
 
 
+FORGETFUL = """
+import sys
+from trnrt.serve.hosting.metrics import Metrics
+metrics = Metrics()
+metrics.request("/predict", "POST", 200, 0.01)
+for version in ("1", "2"):
+    metrics.model("m", version).count_answer(0.001, 0.002)
+metrics.forget("m", "1")
+sys.stdout.write(metrics.render()[0].decode())
+"""
+
+
+def test_a_forgotten_version_is_no_more_on_the_page_of_all_workers(tmp_path: Path) -> None:
+    """Their files keep it; those who serve it no more don't show it."""
+    page = subprocess.run(
+        [sys.executable, "-c", FORGETFUL],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert 'version="2"' in page and 'version="1"' not in page and "trnrt_requests_total{" in page
+
+
 def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
     metrics = Metrics()
     metrics.request("/predict", "POST", 200, 0.003)
@@ -81,6 +105,7 @@ def test_every_name_of_the_page_is_there_and_starts_with_ours() -> None:
         "trnrt_sequence_places",
         "trnrt_pending_requests",
         "trnrt_model_state",
+        "trnrt_model_instances",
         "trnrt_predicted_device_seconds",
         "trnrt_predicted_device_busy_seconds",
         "trnrt_device_errors",

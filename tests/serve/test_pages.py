@@ -104,9 +104,35 @@ def test_a_picture_that_is_declared_is_drawn_or_chosen() -> None:
     assert (form["kind"], form["height"], form["width"]) == ("image", None, None)
 
 
-def test_a_picture_that_is_not_declared_is_text_and_says_why() -> None:
+def test_a_picture_that_is_not_declared_has_a_proposal_and_says_why() -> None:
     form = form_of(model(TensorMeta("image", "float32", (-1, 1, 8, 8))).described)
-    assert form["kind"] == "json" and "how pixels (0 to 255) become input 'image'" in form["reason"]
+    assert (form["kind"], form["layout"], form["scale"], form["fit"]) == ("image", "NCHW", 1 / 255, "stretch")
+    assert "how pixels (0 to 255) become input 'image'" in form["missing"]
+    declared = form_of(model(TensorMeta("image", "float32", (-1, 1, 8, 9)), metadata=PICTURE).described)
+    assert declared["missing"] is None
+
+
+def test_what_can_be_no_picture_is_text_and_says_why() -> None:
+    form = form_of(model(TensorMeta("volume", "float32", (-1, 7, 8, 8))).described)
+    assert form["kind"] == "json" and "channels" in form["reason"]
+
+
+def test_ids_and_masks_are_a_list_for_each_input() -> None:
+    ids = [TensorMeta(name, "int64", (-1, 16)) for name in ("input_ids", "attention_mask")]
+    form = form_of(model(*ids).described)
+    assert form["kind"] == "json" and form["rows"] is True
+    assert [(each["name"], each["datatype"], each["shape"]) for each in form["tensors"]] == [
+        ("input_ids", "INT64", (-1, 16)),
+        ("attention_mask", "INT64", (-1, 16)),
+    ]
+
+
+def test_the_output_with_the_classes_is_that_of_the_command_line() -> None:
+    outputs = [TensorMeta("features", "float32", (-1, 512)), TensorMeta("probabilities", "float32", (-1, 10))]
+    images = TensorMeta("image", "float32", (-1, 3, 8, 8))
+    assert form_of(MadeUpModel("m", [images], outputs, lambda feeds: {}).described)["classes"] == "probabilities"
+    outputs = [TensorMeta("depth", "float32", (-1, 1, 8, 8))]
+    assert form_of(MadeUpModel("m", [images], outputs, lambda feeds: {}).described)["classes"] is None
 
 
 def test_rows_have_a_field_for_each_number() -> None:

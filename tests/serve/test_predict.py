@@ -7,16 +7,19 @@ import json
 import math
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from engines import save
 from PIL import Image
 from serving import MODELS, MadeUpModel, MadeUpRepository, app_of, ask, doubling, error_of
 
 from trnrt.importer import import_model
 from trnrt.serve.hosting.description import Description, TensorMeta
+from trnrt.serve.hosting.scores import score_kinds
 from trnrt.serve.http.predicting import MOST_PIXELS, feeds_of, predictions_of
 from trnrt.serve.http.protocol import RequestError
 from trnrt.serve.http.tensors import TensorError, value_text
@@ -253,6 +256,63 @@ def test_a_distribution_is_left_as_it_is() -> None:
     told = predictions_of(outputs, Description(outputs=(LABEL, SCORES), labels=["a", "b", "c"]), 1)
     assert told["predictions"] == ["b"] and told["probabilities"] == [[0.25, 0.5, 0.25]]
     assert [item["label"] for item in told["top"][0]] == ["b", "a", "c"]
+
+
+HALVES, LOGITS = [[0.5, 0.25, 0.25]], [[3.0, 0.0, -1.0]]
+SIGMOIDS = [[0.9, 0.8, 0.1]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "activation"),
+    [
+        ("softmax", HALVES, ("softmax", "model", "graph")),
+        ("sigmoid", SIGMOIDS, ("sigmoid", "model", "graph")),
+        ("sigmoid", HALVES, ("sigmoid", "model", "graph")),
+        ("scores", LOGITS, ("softmax", "server", "graph")),
+        ("scores", HALVES, ("softmax", "server", "graph")),
+        (None, HALVES, ("softmax", "model", "numbers")),
+        (None, SIGMOIDS, ("softmax", "server", "numbers")),
+    ],
+)
+def test_the_graph_decides_if_a_softmax_is_due(
+    kind: str | None, numbers: list[list[float]], activation: tuple[str, ...]
+) -> None:
+    """The same numbers mean the same in every request; where the graph does not tell, the answer says so."""
+    described = replace(CLASSIFIER, scores={} if kind is None else {"scores": kind})
+    told = predictions_of({"scores": np.array(numbers, np.float32)}, described, 1)
+    assert tuple(told["activation"].values()) == activation and told["predictions"] == ["a"]
+    if activation[1] == "model":
+        assert told["probabilities"] == [pytest.approx(numbers[0])]
+    else:
+        powers = np.exp(numbers[0])
+        assert told["probabilities"][0] == pytest.approx(powers / powers.sum())
+    unnamed = predictions_of({"scores": np.array(numbers, np.float32)}, replace(described, labels=None), 1)
+    assert ("probabilities" in unnamed) == (kind == "softmax" or (kind is None and numbers is HALVES))
+
+
+LAYER = """(float[N,4] x) => (float[N,4] y)
+    <float[4,4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}, float[4] b = {1,2,3,4}>"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kind"),
+    [
+        ("h = MatMul(x, w)  y = Softmax(h)", "softmax"),
+        ("h = MatMul(x, w)  y = Softmax<axis=1>(h)", "softmax"),
+        ("h = MatMul(x, w)  s = Softmax(h)  y = Identity(s)", "softmax"),
+        ("h = MatMul(x, w)  y = Softmax<axis=0>(h)", None),
+        ("h = MatMul(x, w)  y = Sigmoid(h)", "sigmoid"),
+        ("h = MatMul(x, w)  y = LogSoftmax(h)", "scores"),
+        ("y = MatMul(x, w)", "scores"),
+        ("h = MatMul(x, w)  y = Add(h, b)", "scores"),
+        ("y = Gemm(x, w, b)", "scores"),
+        ("s = Softmax(x)  t = Sigmoid(x)  y = Add(s, t)", None),
+        ("h = MatMul(x, w)  y = Abs(h)", None),
+    ],
+)
+def test_the_kind_of_an_output_by_its_graph(nodes: str, kind: str | None, tmp_path: Path) -> None:
+    model = import_model(save(tmp_path, "m", f"{LAYER} {{ {nodes} }}"))
+    assert score_kinds(model) == ({} if kind is None else {"y": kind})
 
 
 def test_classes_without_labels_are_numbers() -> None:

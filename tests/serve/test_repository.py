@@ -231,6 +231,25 @@ def test_a_bundle_is_served_without_planning(tmp_path: Path, monkeypatch: pytest
     run(work())
 
 
+def test_a_bundle_of_another_version_is_named_as_the_user_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not by the copy that is served."""
+    told: list[str] = []
+
+    async def work() -> None:
+        session = InferenceSession(save(tmp_path, "relu", RELU), cache_dir=tmp_path / "cache", backend="simulator")
+        bundle = tmp_path / "bundle"
+        check_bundle(write_bundle(session, bundle, (1,)))
+        for room in ("trnrt.cache.plans", "trnrt.running.bundles"):
+            monkeypatch.setattr(f"{room}.code_version", lambda _rooms: "0.0.1+other")
+        monkeypatch.setattr("trnrt.serve.hosting.loading.log", lambda _level, event, **how: told.append(how["bundle"]))
+        repository = Repository(ServeSettings(models=[bundle]), Metrics())
+        await repository.start()
+        assert repository.ready, repository.reasons
+        assert told == [str(bundle)] and str(repository.models["relu"].path) != str(bundle)  # type: ignore[attr-defined]
+
+    run(work())
+
+
 def test_a_folder_that_is_no_bundle(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="is a folder, and no bundle"):
         find_sources(ServeSettings(models=[tmp_path]))

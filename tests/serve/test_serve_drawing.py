@@ -61,6 +61,19 @@ def test_boxes() -> None:
     assert box["color"].startswith("#") and answer["timing"]["rows"] == 1
 
 
+@pytest.mark.parametrize("query", ["", "?draw=boxes"])
+def test_sizes_that_a_model_leaves_open_are_those_of_its_outputs(query: str) -> None:
+    """As ultralytics' exporter writes models with dynamic axes."""
+    model = detector()
+    outputs = (TensorMeta("output0", "float32", (-1, -1, -1)),)
+    model.described = replace(model.described, outputs=outputs)
+    answer = predict(model, query).json()
+    assert answer["kind"] == "boxes" and "'output0' [?, 2, 6]" in answer["rule"]
+    assert [box["box"] for box in answer["predictions"][0]["boxes"]] == [[96.0, 12.0, 180.0, 84.0]]
+    told = error_of(predict(model, "?draw=mask"), 400)
+    assert "draw is mask, and the model's outputs are nothing like it" in told
+
+
 def test_several_pictures_and_the_least_score() -> None:
     files = [("a", ("a.png", png(Image.new("RGB", (64, 64), "red")))), ("b", ("b.png", png(thirds())))]
     answer = predict(detector(), "?min_score=0.9", files=files).json()

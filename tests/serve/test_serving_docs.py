@@ -80,6 +80,7 @@ def exercised() -> Metrics:
     metrics.count_rejection(REASONS[0])
     metrics.count_key("alice", 200)
     model = metrics.model("m")
+    model.count_instances = lambda: {"serving": 2}
     model.batch(1, 0.1, 10.0)
     model.count_answer(0.1, 0.2)
     model.count_failure(0.1)

@@ -53,13 +53,13 @@ def test_texts_are_lists_with_commas_between(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ({"port": 70000}, "--port (TRNRT_PORT): input should be less than or equal to 65535, not 70000"),
+        ({"port": 70000}, "--port (TRNRT_PORT): it must be at most 65535, not 70000"),
         ({"workers": 0}, "--workers (TRNRT_WORKERS)"),
         ({"max_delay_ms": -1}, "--max-delay-ms (TRNRT_MAX_DELAY_MS)"),
         ({"max_delay_ms": float("nan")}, "--max-delay-ms (TRNRT_MAX_DELAY_MS)"),
         ({"shadow": 1.5}, "--shadow (TRNRT_SHADOW)"),
         ({"dtype": "int8"}, "--dtype (TRNRT_DTYPE)"),
-        ({"lengths": [0]}, "--lengths (TRNRT_LENGTHS): input should be greater than or equal to 1, not 0"),
+        ({"lengths": [0]}, "--lengths (TRNRT_LENGTHS): it must be at least 1, not 0"),
         ({"lengths": [8], "pad": ["ids"]}, "--pad (TRNRT_PAD): pad 'ids' is no input with a number"),
         ({"pad": ["ids=1"]}, "--pad has no meaning without --lengths"),
     ],

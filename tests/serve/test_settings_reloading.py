@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from engines import MIXING, RELU, numbers, run, save
 from serving import ServerProcess, client_of, error_of, events, fetch, server_process, until, workers
 
+from trnrt.serve.hosting import reloading
 from trnrt.serve.hosting.changes import plan_load
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.models import ServedModel
@@ -305,3 +307,89 @@ def test_all_workers_take_over_the_settings_and_successors_have_them(tmp_path: P
         assert server.stop() == 0
     said = server.log.read_text(encoding="utf-8")
     assert ALICE not in said and BOB not in said and '"key":"alice"' in said
+
+
+def test_the_largest_json_changes_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for the process that reads it, whose memory is limited accordingly."""
+    server = Server(tmp_path, monkeypatch, f"max_json_mib = 1\n{TOP}", relu=RELU)
+
+    async def work() -> None:
+        await server.repository.start()
+        app = make_app(server.repository)
+        reader = app.state.converter.reader
+        async with client_of(app) as client:
+            row = "[" + ",".join(["0.0000000000001"] * 4) + "]"
+            large = f'{{"instances": [{",".join([row] * 1000)}], "x": "{"a" * (1 << 20)}"}}'
+            head = {"Content-Type": "application/json"}
+
+            async def status() -> int:
+                return (await client.post("/predict", content=large.encode(), headers=head)).status_code
+
+            assert await status() == 413
+            await server.reload(f"max_json_mib = 2\n{TOP}")
+            assert await status() == 200
+            process, memory = reader.pid, reader.memory
+            assert await status() == 200 and reader.pid == process
+            await server.reload(f"max_json_mib = 3\n{TOP}")
+            assert await status() == 200 and reader.pid != process and reader.memory - memory == 32 << 20
+            await server.reload(f"max_json_mib = 1\n{TOP}")
+            assert await status() == 413
+        reader.close()
+
+    run(work())
+    assert [line["settings"] for line in server.lines] == [["max_json_mib"]] * 3
+
+
+def test_limits_that_grpc_keeps_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(reloading, "log", lambda level, event, **fields: told.append({"event": event, **fields}))
+    first = f"grpc_port = 0\nmax_body_mib = 2\n{TOP}"
+    server = Server(tmp_path, monkeypatch, first, relu=RELU)
+
+    async def work() -> None:
+        for text in (first, first.replace("= 2\n", "= 1\n", 1), "max_concurrency = 1000\n" + first):
+            await server.reload(text)
+        await server.reload(first.replace("max_body_mib = 2", "max_body_mib = 3"))
+
+    run(work())
+    assert [(line["event"], line["settings"]) for line in told] == [
+        ("reload_partial", ["max_concurrency"]),
+        ("reload_partial", ["max_body_mib"]),
+    ]
+    assert "until a restart" in told[0]["reason"]
+
+
+def test_instances_change_while_requests_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(tmp_path, monkeypatch, TOP, relu=RELU)
+
+    async def work() -> None:
+        await server.repository.start()
+        model, stopped = server.model("relu"), asyncio.Event()
+
+        async def ask() -> int:
+            answered = 0
+            while not stopped.is_set():
+                await model.infer({"x": numbers(1, 4)})
+                answered += 1
+                await asyncio.sleep(0.01)  # the loads need the interpreter, too
+            return answered
+
+        asking = [asyncio.create_task(ask()) for _ in range(3)]
+        for count in (3, 1, 2):
+            await server.reload(f"{TOP}[model.relu]\ninstances = {count}\n")
+            assert model._engine is not None and len(model._engine.instances) == count
+        before = model._engine
+        await server.reload(f"{TOP}[model.relu]\ninstances = 0\n")
+        assert model._engine is before
+        stopped.set()
+        assert all(await asyncio.gather(*asking))
+        waiting = [thread for thread in threading.enumerate() if thread.name.startswith("compute relu")]
+        await until_over(lambda: sum(thread.is_alive() for thread in waiting) == 2)
+
+    run(work())
+    assert server.lines[-1]["event"] == "reload_failed" and "not 0" in server.lines[-1]["reason"]
+
+
+async def until_over(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)

@@ -146,7 +146,7 @@ def test_nobody_waits_to_release_a_model_that_computes_for_nobody(action: str, t
     async def work() -> None:
         repository, model, blocked = await started(tmp_path, timeout_s=PATIENCE_S)
         assert model._engine is not None
-        thread = model._engine.thread._thread
+        thread = model._engine.instances[0].thread._thread
         await abandon(model, blocked)
         if action == "unload":
             await repository.act_on_all("unload", "relu")

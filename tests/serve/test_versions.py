@@ -294,6 +294,27 @@ def test_versions_are_unloaded_alone_or_together(tmp_path: Path) -> None:
     serve(tmp_path, work, versions="all")
 
 
+def test_a_version_that_goes_takes_its_series_along(tmp_path: Path) -> None:
+    save_version(tmp_path, 1)
+
+    async def work(repository: Repository, client: httpx.AsyncClient) -> None:
+        async def page() -> str:
+            return (await client.get("/metrics")).text
+
+        assert (await client.post("/predict", json=ROW)).status_code == 200
+        assert 'trnrt_inference_seconds_count{model="times",version="1"} 1.0' in await page()
+        save_version(tmp_path, 2)
+        assert (await act(client, "times/load")).status_code == 200
+        assert 'version="1"' not in await page() and 'version="2"' in await page()
+        save_version(tmp_path, 3).write_bytes(b"nonsense")
+        assert (await act(client, "times@3/load")).status_code == 400
+        assert 'version="3"' not in await page()
+        assert (await act(client, "times/unload")).status_code == 200
+        assert 'trnrt_model_state{model="times",state="unloaded",version="2"} 1.0' in await page()
+
+    serve(tmp_path, work)
+
+
 def test_only_versions_that_changed_are_loaded_again(tmp_path: Path) -> None:
     for number in (1, 2):
         save_version(tmp_path, number)

@@ -14,7 +14,9 @@ _INTRO = """# One file of every kind
 
 Generated from `models/exports/results.json` (`tests/shared/exports_page.py`). The scripts in `models/exports/` export
 these files with random weights, and `models/exports/try_exports.py` runs each of them on the simulator, for one row in
-float32. [models/README.md](../models/README.md#one-file-of-every-kind) says how to make them again.
+float32.
+[models/README.md](https://github.com/trnrt/trnrt/blob/main/models/README.md#one-file-of-every-kind)
+says how to make them again.
 
 - **result**: "runs" means that every number is within the tolerance of `trnrt validate`; "differs" that one isn't;
   "planned" that the file was planned and timed, but not simulated, which would take too long.

@@ -44,12 +44,19 @@ _MANY = 15
 _INTRO = """# Operators
 
 Generated from the code and onnx {version} (`tests/shared/operator_table.py`); a test keeps it true. Every operator
-works in float32, bfloat16 and float16: tensors of these types are computed in the session's dtype. The columns:
+works in float32, bfloat16 and float16: tensors of these types are computed in the session's dtype. The column
+**opsets** has the versions of the operator, from opset {oldest} on. A model of any opset up to {newest} may have it.
+[Operators, one by one](operator-details.md) has the attributes, refusals, kernels and tests of each.
+"""
 
-- **opsets**: the versions of the operator, from opset {oldest} on. A model of any opset up to {newest} may have it.
-- **attributes**: all that these versions have.
-- **refused**: the refusals of the lowering function, as in the error, with … for the value found. The list below the
-  table has those that many operators share.
+_DETAILS = """# Operators, one by one
+
+Generated from the code and onnx {version} (`tests/shared/operator_table.py`); a test keeps it true.
+[Operators](operators.md) lists all of them, and what else a model may have.
+
+- **attributes**: all that the versions of the operator have.
+- **refused**: the refusals of the lowering function, as in the error, with … for the value found.
+  [Operators](operators.md#onnxruntimes-operators) has those that many operators share.
 - **other dtypes**: of inputs in ONNX's node tests that trnrt plans, besides the three floats.
 - **kernels**: those that the plans of these tests call; `view` where a plan moves and computes nothing, `host` for
   labels and final indices (an ArgMax's, on the way to an output).
@@ -167,25 +174,10 @@ class Tested:
 def operator_page() -> str:
     """The page as Markdown."""
     found = _node_tests()
-    refused = {operator: messages(records()[operator].lowering, operator[1]) for operator in supported_operators()}
-    often = Counter(message for found in refused.values() for message in found)
-    common = [message for message, count in often.items() if count >= _MANY]
+    common = _common(_refused())
     lines = [_INTRO.format(version=onnx.__version__, oldest=OLDEST_OPSET, newest=onnx.defs.onnx_opset_version())]
-    columns = (
-        "operator",
-        "what is done",
-        "opsets",
-        "attributes",
-        "refused",
-        "other dtypes",
-        "kernels",
-        "tests",
-        "file",
-    )
-    lines += [_row(columns), "|" + "---|" * len(columns)]
-    for operator in supported_operators():
-        own = [message for message in refused[operator] if message not in common]
-        lines.append(_row(_entry(operator, own, found[operator])))
+    lines += [_row(("operator", "what is done", "opsets")), "|---|---|---|"]
+    lines += [_row(_entry(operator)) for operator in supported_operators()]
     lines += ["", _QUANTISED, _row(("operator", "what is done", "attributes", "tests")), "|---|---|---|---|"]
     lines += [_row(_quantised_entry(operator, found[operator])) for operator in rewritten_operators()]
     lines += ["", _CONTROL, _FUSED, _row(("operator", "what is done")), "|---|---|"]
@@ -206,20 +198,49 @@ def of_the_walk() -> list[str]:
     return list(_refusals(ast.parse(inspect.getsource(lowering)), ""))
 
 
-def _entry(operator: Operator, refused: Sequence[str], tested: Tested) -> tuple[str, ...]:
+def details_page() -> str:
+    """The page of details as Markdown: a section for each operator."""
+    found, refused = _node_tests(), _refused()
+    common = _common(refused)
+    lines = [_DETAILS.format(version=onnx.__version__)]
+    for operator in supported_operators():
+        own = [message for message in refused[operator] if message not in common]
+        lines += _section(operator, own, found[operator])
+    return "\n".join(lines)
+
+
+def _refused() -> dict[Operator, list[str]]:
+    return {operator: messages(records()[operator].lowering, operator[1]) for operator in supported_operators()}
+
+
+def _common(refused: dict[Operator, list[str]]) -> list[str]:
+    often = Counter(message for found in refused.values() for message in found)
+    return [message for message, count in often.items() if count >= _MANY]
+
+
+def _entry(operator: Operator) -> tuple[str, ...]:
+    record = records()[operator]
+    name = titled(operator)
+    anchor = name.lower().replace(".", "")
+    opsets = ", ".join(map(str, record.opsets[record.name]))
+    return f"[{name}](operator-details.md#{anchor})", _summary(record.lowering), opsets
+
+
+def _section(operator: Operator, refused: Sequence[str], tested: Tested) -> list[str]:
     record = records()[operator]
     function: Any = record.lowering
-    return (
-        titled(operator),
-        _summary(function),
-        ", ".join(map(str, record.opsets[record.name])),
-        ", ".join(attributes(operator)) or "-",
-        "; ".join(refused) or "-",
-        ", ".join(sorted(tested.dtypes)) or "-",
-        ", ".join(f"`{kernel}`" for kernel in tested.kernels) or "-",
-        f"{tested.planned} of {tested.tests}" if tested.tests else "-",
-        f"`{Path(inspect.getfile(function)).name}`",
-    )
+    facts = {
+        "opsets": ", ".join(map(str, record.opsets[record.name])),
+        "attributes": ", ".join(f"`{name}`" for name in attributes(operator)),
+        "other dtypes": ", ".join(sorted(tested.dtypes)),
+        "kernels": ", ".join(f"`{kernel}`" for kernel in tested.kernels),
+        "tests": f"{tested.planned} of {tested.tests}" if tested.tests else "",
+        "file": f"`{Path(inspect.getfile(function)).name}`",
+    }
+    lines = [f"## {titled(operator)}", "", _summary(function), ""]
+    lines += [f"- {name}: {fact}" for name, fact in facts.items() if fact]
+    lines += ["- refused:", *(f"    - {message}" for message in refused)] if refused else []
+    return [*lines, ""]
 
 
 def _quantised_entry(operator: Operator, tested: Tested) -> tuple[str, ...]:

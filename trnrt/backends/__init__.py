@@ -25,7 +25,8 @@ class DeviceOptions:
     no device is needed, and the target may differ from this machine's. ``debug_info``: keep source lines in compiled
     programs, for device profiles; compiling then takes more time and memory. ``route``: how AWS's packages are called
     (docs/device.md); by default TRNRT_ROUTE, else the first whose packages are installed. ``allow_unsupported``: run on
-    devices that NKI does not support; also by TRNRT_ALLOW_UNSUPPORTED_DEVICE=1.
+    devices that NKI does not support; also by TRNRT_ALLOW_UNSUPPORTED_DEVICE=1. ``first_core``: load on ``cores`` from
+    this one on, counted from 0 among the process's; by default on those with the fewest programs.
     """
 
     lnc: int | None = None
@@ -36,6 +37,7 @@ class DeviceOptions:
     debug_info: bool = False
     route: str | None = None
     allow_unsupported: bool = False
+    first_core: int | None = None
 
 
 class LoadedKernel(Protocol):

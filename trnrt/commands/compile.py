@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.commands.inspect import rows_to_plan
+from trnrt.commands.members import Backend
 from trnrt.commands.opening import batch_text, open_session, writing_errors
-from trnrt.commands.options import Backend, Reporting
+from trnrt.commands.options import Reporting
 from trnrt.commands.records import SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.errors import InputError, OptionError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from trnrt import __version__
 from trnrt.commands.options import Reporting
 from trnrt.commands.results import deliver
 from trnrt.errors import BackendError, OptionError
+from trnrt.neuron.findings import BAD
 from trnrt.report.console import note, render, say, working
 from trnrt.report.documents import as_text
 from trnrt.report.files import check_writable, write_or_keep
@@ -33,8 +35,14 @@ def set_for_children(route: str | None, *, allow_unsupported: bool) -> None:
         os.environ[UNSUPPORTED_VARIABLE] = "1"
 
 
-def examine(backend: str, target: str | None, reporting: Reporting, names: list[str] | None = None) -> bool:
-    """Print the diagnosis; return whether ``backend`` can be used. A user's own target counts with its instances."""
+def examine(
+    backend: str, target: str | None, reporting: Reporting, names: list[str] | None = None, *, device: bool = False
+) -> bool:
+    """Print the diagnosis; return whether ``backend`` can be used. A user's own target counts with its instances.
+
+    The checks of the device are one line where nothing of a device is, unless ``device`` or ``backend`` asks for them.
+    """
+    from trnrt.commands.host import NO_DEVICE, check_host, is_laptop
     from trnrt.nki.machine.targets import file_of, get_target
     from trnrt.report.doctor import doctor_parts
 
@@ -43,8 +51,12 @@ def examine(backend: str, target: str | None, reporting: Reporting, names: list[
         raise OptionError("--target and --case need --self-test", hint="add --self-test")
     with _despite_timing():
         diagnosis = _diagnosis(target)
-        deliver(reporting, _document(diagnosis, backend), render(doctor_parts(diagnosis, backend)))
-        return diagnosis.usable(backend)
+        with working("running the sample model"):
+            host = check_host(diagnosis)
+        folded = NO_DEVICE if not device and backend != "neuron" and is_laptop(diagnosis.machine) else ""
+        document = _document(diagnosis, backend) | {"host": [asdict(finding) for finding in host]}
+        deliver(reporting, document, render(doctor_parts(diagnosis, backend, host, folded)))
+        return diagnosis.usable(backend) and all(finding.state not in BAD for finding in host)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trnrt.commands.options import DrawAs
+from trnrt.commands.members import DrawAs
 from trnrt.commands.records import Drawing
 from trnrt.errors import OptionError
 from trnrt.report.files import check_writable, write_whole

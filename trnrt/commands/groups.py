@@ -24,7 +24,7 @@ cache_app = Verbs("cache", help="List or clear the cache of compiled models.")
 nki_app = Verbs("nki", help="Run, check or profile kernels on the simulated NeuronCore.")
 
 
-@cache_app.verb("ls", short_help="List the cached plans.")
+@cache_app.verb("ls", "List the cached plans.")
 def cache_ls_command(reporting: Reporting) -> None:
     """List the plans in the cache, the most recently used first, with their models, targets and sizes."""
     from trnrt.commands.cache import list_entries
@@ -32,7 +32,7 @@ def cache_ls_command(reporting: Reporting) -> None:
     list_entries(reporting)
 
 
-@cache_app.verb("clear", short_help="Remove everything.")
+@cache_app.verb("clear", "Remove everything.")
 def cache_clear_command() -> None:
     """Remove all plans, weights and kernel modules from the cache."""
     from trnrt.commands.cache import clear
@@ -41,7 +41,7 @@ def cache_clear_command() -> None:
 
 
 # Options unknown to trnrt belong to the script, wherever they are.
-@nki_app.verb("run", short_help="Run a kernel script.", context_settings={"ignore_unknown_options": True})
+@nki_app.verb("run", "Run a kernel script.", context_settings={"ignore_unknown_options": True})
 def nki_run_command(
     script: ScriptFile,
     arguments: ScriptArguments = None,
@@ -55,7 +55,7 @@ def nki_run_command(
     raise Exit(run_script(script, arguments or [], target, nki=nki, capacity=not no_capacity))
 
 
-@nki_app.verb("check", short_help="Find what is wrong with kernels, without data.")
+@nki_app.verb("check", "Find what is wrong with kernels, without data.")
 def nki_check_command(script: ScriptFile, tracing: Tracing, checking: Checking, reporting: Reporting) -> None:
     """Find what the language, the API or the hardware refuses; needs no data. Exit 0 if nothing is found, else 1."""
     if checking.watch:
@@ -68,7 +68,7 @@ def nki_check_command(script: ScriptFile, tracing: Tracing, checking: Checking, 
         raise Exit(1)
 
 
-@nki_app.verb("profile", short_help="Predict the latency of kernels on the device.")
+@nki_app.verb("profile", "Predict the latency of kernels on the device.")
 def nki_profile_command(
     script: ScriptFile,
     tracing: Tracing,
@@ -86,7 +86,7 @@ def nki_profile_command(
         raise Exit(1)
 
 
-@nki_app.verb("compare", short_help="Compare two kernels: predicted times, and numbers.")
+@nki_app.verb("compare", "Compare two kernels: predicted times, and numbers.")
 def nki_compare_command(
     script: ScriptFile,
     tracing: Tracing,
@@ -106,7 +106,7 @@ def nki_compare_command(
         raise Exit(1)
 
 
-@nki_app.verb("tune", short_help="Find a kernel's best arguments by predicted time.")
+@nki_app.verb("tune", "Find a kernel's best arguments by predicted time.")
 def nki_tune_command(
     script: ScriptFile,
     tuning: Tuning,
@@ -126,7 +126,7 @@ def nki_tune_command(
         raise Exit(1)
 
 
-@nki_app.verb("port", short_help="Port kernels of neuronxcc.nki to today's NKI.")
+@nki_app.verb("port", "Port kernels of neuronxcc.nki to today's NKI.")
 def nki_port_command(script: ScriptFile, tracing: Tracing, porting: Porting, reporting: Reporting) -> None:
     """Rewrite kernels of the old namespace, `neuronxcc.nki`, for today's NKI; comments and layout stay. Run both in the
     simulator, and compare their numbers. Exit 0 if all is translated and the numbers agree, else 1."""

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trnrt.commands.members import Stage
 from trnrt.commands.opening import check_rows, fixed_batch, open_session, target_notes
-from trnrt.commands.options import Reporting, Stage
+from trnrt.commands.options import Reporting
 from trnrt.commands.records import SessionOptions, Viewing
 from trnrt.commands.repeating import inspect_flags
 from trnrt.commands.results import deliver

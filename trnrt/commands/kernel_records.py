@@ -34,7 +34,7 @@ class Numbers:
     )
     seed: int = flag("Model and inputs", "--seed", default=0, min=0, metavar="N", help="Seed of all random choices.")
     rtol: float | None = flag(
-        "Comparison",
+        "Numbers",
         "--rtol",
         min=0.0,
         metavar="F",
@@ -43,7 +43,7 @@ class Numbers:
         callback=check_finite,
     )
     atol: float | None = flag(
-        "Comparison",
+        "Numbers",
         "--atol",
         min=0.0,
         metavar="F",
@@ -116,6 +116,7 @@ class Tuning:
     results: Path | None = flag(
         "Output",
         "--results",
+        writes="file",
         metavar="FILE.jsonl",
         help="Where the candidates' times are kept; a stopped run resumes from it. By default SCRIPT.tune.jsonl.",
     )

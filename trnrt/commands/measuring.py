@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trnrt.commands.members import Backend
 from trnrt.commands.opening import open_session
-from trnrt.commands.options import Backend
 from trnrt.commands.records import SessionOptions
 from trnrt.errors import BackendError, OptionError
 from trnrt.report.console import note, working

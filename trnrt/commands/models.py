@@ -6,15 +6,16 @@ from typing import Annotated
 
 from click.exceptions import Exit
 
+from trnrt.commands.members import Backend
 from trnrt.commands.options import (
     EFFORT,
-    Backend,
     BackendFlag,
     BucketsFlag,
     BundleFlag,
     CacheFlag,
     CaseFlag,
     CheckFlag,
+    ComparedRowsFlag,
     CompileBackendFlag,
     CompileBucketsFlag,
     CompiledFlag,
@@ -41,9 +42,9 @@ from trnrt.commands.options import (
     RouteFlag,
     RowsFlag,
     RunEffortFlag,
-    SamplesFlag,
     SeedFlag,
     SelfTestFlag,
+    ShowDeviceFlag,
     TargetFlag,
     UnsupportedFlag,
 )
@@ -68,7 +69,7 @@ def run_command(
     *,
     model: ModelFile,
     inputs: InputFiles = None,
-    batch: RowsFlag = None,
+    rows: RowsFlag = None,
     seed: SeedFlag = 0,
     images: Images,
     planning: Planning,
@@ -87,13 +88,11 @@ def run_command(
         raise OptionError("--logits needs --top", hint="add --top K")
     if drawing.is_set and drawing.draw is None:
         raise OptionError("--draw-as, --min-score and --max-overlap need --draw", hint="add --draw OUT.png")
-    if batch is not None and inputs:
-        raise OptionError("--batch draws random rows, and --input gives rows", hint="leave one of them out")
     from trnrt.commands.opening import Feeding
     from trnrt.commands.run import run
 
     options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options, sequences)
-    run(model, options, Feeding(inputs or [], images.options, batch, seed), showing, drawing, reporting)
+    run(model, options, Feeding(inputs or [], images.options, rows, seed), showing, drawing, reporting)
 
 
 def validate_command(
@@ -101,7 +100,7 @@ def validate_command(
     model: ModelFile,
     inputs: InputFiles = None,
     data: LabelledFile = None,
-    samples: SamplesFlag = None,
+    rows: ComparedRowsFlag = None,
     seed: SeedFlag = 0,
     images: Images,
     planning: Planning,
@@ -117,7 +116,7 @@ def validate_command(
     """Compare with onnxruntime on the same inputs; exit 0 if all outputs, and steps, are within tolerance, else 1."""
     from trnrt.commands.validate import Given, validate
 
-    given = Given(inputs or [], data, images.options, samples, seed)
+    given = Given(inputs or [], data, images.options, rows, seed)
     options = SessionOptions(planning, overrides, device.backend, effort, buckets, cache, device.options, sequences)
     if not validate(model, options, given, comparing, reporting):
         raise Exit(1)
@@ -238,21 +237,26 @@ def buckets_command(
 def doctor_command(
     reporting: Reporting,
     backend: BackendFlag = Backend.AUTO,
+    show_device: ShowDeviceFlag = False,
     self_test: SelfTestFlag = False,
     target: TargetFlag = None,
     case: CaseFlag = None,
     route: RouteFlag = None,
     allow_unsupported_device: UnsupportedFlag = False,
 ) -> None:
-    """Check AWS's packages, the driver, the device and the settings. Show which backend would be used, why, and how to
-    fix each finding; exit 0 if the backend can be used (auto: any), else 1. With --self-test: run every kernel and
+    """Check the simulator's numbers, the cache, AWS's packages, the driver, the device and the settings. Show which
+    backend would be used, why, and how to fix each finding; exit 0 if the backend can be used (auto: any), else 1.
+    With --self-test: run every kernel and
     the sample models on the device, and write a report (trnrt-self-test.json, or --json-out)."""
     from trnrt.commands.doctor import examine, set_for_children
     from trnrt.commands.doctor import self_test as run_self_test
 
     set_for_children(route, allow_unsupported=allow_unsupported_device)
-    test = run_self_test if self_test else examine
-    if not test(backend.value, target, reporting, case):
+    if self_test:
+        passed = run_self_test(backend.value, target, reporting, case)
+    else:
+        passed = examine(backend.value, target, reporting, case, device=show_device)
+    if not passed:
         raise Exit(1)
 
 

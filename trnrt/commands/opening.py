@@ -5,27 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from trnrt.commands.options import Backend
+from trnrt.commands.members import Backend
 from trnrt.commands.overriding import apply_plan
 from trnrt.commands.records import SessionOptions
 from trnrt.commands.sampling import chosen_sample
 from trnrt.errors import InputError, OptionError
+from trnrt.inputs.finite import odd_notes
 from trnrt.inputs.images import ImageOptions
-from trnrt.inputs.matching import LARGEST_INPUT, Inputs, read_inputs
+from trnrt.inputs.matching import LARGEST_INPUT, Inputs, Pictures, read_inputs
 from trnrt.report.console import note, working
 from trnrt.text import count_text, quote, range_text, reason_text, shape_text, size_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from trnrt.samples import Sample
     from trnrt.session import InferenceSession
 
 _BYTES_DRAWN = 8
@@ -34,12 +34,16 @@ _BYTES_DRAWN = 8
 
 @dataclass(frozen=True)
 class Feeding:
-    """A run's inputs: files, or ``rows`` random rows (None: the model's fixed batch, else 1)."""
+    """A run's inputs: the first ``rows`` of files or of the sample, or random ones.
+
+    ``rows`` is None for all of them, and for the model's fixed batch of random rows, else ``drawn``, else 1.
+    """
 
     files: Sequence[str]
     images: ImageOptions
     rows: int | None
     seed: int
+    drawn: int | None = None
 
 
 def open_session(model: Path, options: SessionOptions) -> InferenceSession:
@@ -102,28 +106,33 @@ def target_notes(target: str) -> list[str]:
 
 def feed(session: InferenceSession, feeding: Feeding) -> Inputs:
     """The arrays for a run, from files or drawn at random, with notes on them."""
-    wanted = session.model.inputs
+    wanted, sample = session.model.inputs, chosen_sample()
     if feeding.files:
-        return read_inputs(feeding.files, wanted, metadata=session.metadata, images=feeding.images)
+        read = read_inputs(feeding.files, wanted, metadata=session.metadata, images=feeding.images)
+        return first_rows(read, feeding.rows)
     if feeding.images != ImageOptions():
         raise OptionError(
-            "--layout, --color, --scale, --mean, --std and --fit need an image", hint="give one with --input"
+            "--preprocess, --layout, --color, --scale, --mean, --std and --fit need an image",
+            hint="give one with --input",
         )
-    sample = chosen_sample()
     if sample is not None:
-        return _own_rows(sample, session, feeding.rows)
-    rows = feeding.rows or fixed_batch(session) or 1
+        read = read_inputs([str(sample.data)], wanted, metadata=session.metadata, images=feeding.images)
+        own = first_rows(read, feeding.rows or feeding.drawn)
+        count = count_text(len(next(iter(own.feeds.values()))), "row")
+        return replace(own, notes=[f"no --input: took {count} of the sample's own"])
+    rows = feeding.rows or fixed_batch(session) or feeding.drawn or 1
     _check_size(session, rows)
     feeds = session.random_inputs(rows, feeding.seed)
     return Inputs(feeds, [_drawn_text(feeds, feeding.seed)] if feeds else [])
 
 
-def _own_rows(sample: Sample, session: InferenceSession, limit: int | None) -> Inputs:
-    """The first ``limit`` rows of a sample; None: all."""
-    read = read_inputs([str(sample.data)], session.model.inputs, metadata=session.metadata, images=ImageOptions())
-    feeds = {name: array[:limit] for name, array in read.feeds.items()}
-    rows = count_text(len(next(iter(feeds.values()))), "row")
-    return Inputs(feeds, [f"no --input: took {rows} of the sample's own"])
+def first_rows(inputs: Inputs, rows: int | None) -> Inputs:
+    """The first rows of inputs, None for all; with a note on each input that holds NaN or infinite values."""
+    feeds, pictures = inputs.feeds, inputs.pictures
+    if rows is not None:
+        feeds = {name: array[:rows] if array.ndim else array for name, array in feeds.items()}
+        pictures = {name: Pictures(one.paths[:rows], one.how) for name, one in pictures.items()}
+    return Inputs(feeds, [*inputs.notes, *odd_notes(feeds)], pictures)
 
 
 def fixed_batch(session: InferenceSession) -> int | None:

@@ -7,13 +7,13 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 
+from trnrt.commands.members import Backend
 from trnrt.commands.sampling import (
     OWN_DATA,
     SAMPLE_HELP,
@@ -26,86 +26,7 @@ from trnrt.commands.sampling import (
 from trnrt.commands.verbs import argument, option
 from trnrt.errors import OptionError
 from trnrt.nki.level import Level
-
-
-class DType(StrEnum):
-    """The dtype of a model's weights and activations."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-    FLOAT8_E4M3 = "float8_e4m3"
-    FLOAT8_E5M2 = "float8_e5m2"
-
-
-class Narrow(StrEnum):
-    """The layers that a dtype of 8 bits applies to."""
-
-    FASTER = "faster"
-    ALL = "all"
-
-
-class Backend(StrEnum):
-    """The backend for kernel modules."""
-
-    AUTO = "auto"
-    SIMULATOR = "simulator"
-    NEURON = "neuron"
-
-
-class Fallback(StrEnum):
-    """The runtime for nodes that the device does not support."""
-
-    NONE = "none"
-    ONNXRUNTIME = "onnxruntime"
-
-
-class Engine(StrEnum):
-    """The processes that do the work: trnrt's own, or Ray's."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
-
-class Stage(StrEnum):
-    """A stage of a model that ``inspect`` can show."""
-
-    IMPORTED = "imported"
-    REWRITTEN = "rewritten"
-    PLANNED = "planned"
-
-
-class Layout(StrEnum):
-    """The order of an image's dimensions."""
-
-    NCHW = "NCHW"
-    NHWC = "NHWC"
-
-
-class Fit(StrEnum):
-    """How an image of another size is fitted to the input."""
-
-    STRETCH = "stretch"
-    LETTERBOX = "letterbox"
-    CROP = "crop"
-
-
-class DrawAs(StrEnum):
-    """How outputs are read to be drawn; auto goes by their form."""
-
-    AUTO = "auto"
-    BOXES = "boxes"
-    MASK = "mask"
-
-
-class Color(StrEnum):
-    """The channels of an image, in order."""
-
-    L = "L"
-    RGB = "RGB"
-    BGR = "BGR"
-    RGBA = "RGBA"
-    BGRA = "BGRA"
+from trnrt.samples import SAMPLES
 
 
 @dataclass(frozen=True)
@@ -117,12 +38,19 @@ class Reporting:
 
 
 def check_target(name: str | None) -> str | None:
-    """The target's name or file as given; OptionError if there is no such target."""
-    if name is not None:
-        from trnrt.nki.machine.targets import get_target
+    """The target's name, in lower case, or its file as given; OptionError if there is no such target."""
+    if name is None:
+        return None
+    from trnrt.nki.machine.targets import get_target
 
-        get_target(name)
-    return name
+    lower = lower_target(name)
+    get_target(lower)
+    return lower
+
+
+def lower_target(name: str) -> str:
+    """A target's name in lower case; a file as given."""
+    return name.lower() if name.lower() in TARGET_NAMES else name
 
 
 def check_timing(path: Path | None) -> Path | None:
@@ -203,6 +131,15 @@ def read_numbers(text: str) -> tuple[float, ...]:
         ) from None
 
 
+def read_scale(text: str) -> float:
+    """``"0.5"`` or ``"1/255"`` as a number; OptionError if it is neither."""
+    above, _, below = text.partition("/")
+    try:
+        return float(above) / float(below or 1)
+    except (ValueError, ZeroDivisionError):
+        raise OptionError(f"{text!r} is not a number", hint="give a number, or a fraction as 1/255") from None
+
+
 def read_percent(text: str) -> float:
     """``"2%"``, ``"2 %"`` or ``"0.5"`` as percent, 0 or more; OptionError if it isn't that."""
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?\s*%?", text.strip(), re.ASCII):
@@ -234,12 +171,12 @@ def read_lengths(text: str) -> tuple[int, ...]:
 
 
 # From the folder: the package trnrt.nki.machine is heavy, and every --help imports this module.
-_NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "nki" / "machine").glob("*.toml"))
-TARGETS = f"[{'|'.join(_NAMES)}|FILE.toml]"
+TARGET_NAMES = tuple(sorted(path.stem for path in (Path(__file__).parents[1] / "nki" / "machine").glob("*.toml")))
+TARGETS = f"[{'|'.join(TARGET_NAMES)}|FILE.toml]"
 
 # ``option`` for flags that are no fields of a record.
-input_flag, planning_flag, device_flag, demand_flag, output_flag = (
-    partial(option, panel=panel) for panel in ("Model and inputs", "Planning", "Device", "Demand", "Output")
+input_flag, planning_flag, device_flag, demand_flag, output_flag, advanced_flag = (
+    partial(option, panel=panel) for panel in ("Model and inputs", "Planning", "Device", "Demand", "Output", "Advanced")
 )
 
 
@@ -257,7 +194,7 @@ _INPUT = (
     "(.png, .jpg; several make a batch). A model with one input needs no NAME=. By default random values."
 )
 
-SampleFlag = input_flag("--sample", metavar="NAME", help=SAMPLE_HELP, callback=keep_sample)
+SampleFlag = input_flag("--sample", metavar="NAME", help=SAMPLE_HELP, callback=keep_sample, choices=tuple(SAMPLES))
 _model_argument = partial(
     argument,
     metavar="MODEL",
@@ -271,6 +208,7 @@ TargetFlag = Annotated[
     str | None,
     planning_flag(
         "--target",
+        choices=TARGET_NAMES,
         metavar=TARGETS,
         help="The hardware, or a target's file. By default this machine's device, else trn2.",
         callback=check_target,
@@ -278,7 +216,7 @@ TargetFlag = Annotated[
 ]
 TimingFlag = Annotated[
     Path | None,
-    planning_flag(
+    advanced_flag(
         "--timing",
         metavar="FILE",
         envvar="TRNRT_TIMING",
@@ -297,7 +235,8 @@ AgainstFlag = Annotated[
 ]
 ReportFiles = Annotated[list[Path], argument(metavar="REPORT...", help="Files of `trnrt doctor --self-test`.")]
 OverlayFile = Annotated[
-    Path | None, output_flag("-o", "--output", metavar="FILE.toml", help="Write the fitted numbers, for --timing.")
+    Path | None,
+    output_flag("-o", "--output", writes="file", metavar="FILE.toml", help="Write the fitted numbers, for --timing."),
 ]
 BackendFlag = Annotated[
     Backend, device_flag("--backend", help="What runs the model; auto uses a device if there is one.")
@@ -324,7 +263,7 @@ DeviceProfileFlag = Annotated[
 ]
 CompiledFlag = Annotated[
     Path | None,
-    device_flag(
+    advanced_flag(
         "--compiled",
         metavar="DIR",
         help="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
@@ -332,7 +271,7 @@ CompiledFlag = Annotated[
 ]
 RouteFlag = Annotated[
     str | None,
-    device_flag(
+    advanced_flag(
         "--route",
         metavar="ROUTE",
         help="NeuronCore: how AWS's packages compile and run kernels: neff, trace, torchneuron or jit. By default "
@@ -342,7 +281,7 @@ RouteFlag = Annotated[
 ]
 UnsupportedFlag = Annotated[
     bool,
-    device_flag(
+    advanced_flag(
         "--allow-unsupported-device",
         help="NeuronCore: run on trn1 and inf2, too, where AWS does not state NKI's support.",
     ),
@@ -350,7 +289,8 @@ UnsupportedFlag = Annotated[
 SeedFlag = Annotated[int, input_flag("--seed", min=0, metavar="N", help="Seed of the random values.")]
 JsonFlag = Annotated[bool, output_flag("--json", help="Print one JSON document instead of text.")]
 JsonOutFlag = Annotated[
-    Path | None, output_flag("--json-out", metavar="FILE", help="Also write the JSON document to a file.")
+    Path | None,
+    output_flag("--json-out", writes="file", metavar="FILE", help="Also write the JSON document to a file."),
 ]
 ScriptFile = Annotated[Path, argument(metavar="SCRIPT", help="A Python file with kernels.")]
 ScriptArguments = Annotated[
@@ -359,7 +299,7 @@ ScriptArguments = Annotated[
 ]
 NoCapacityFlag = Annotated[
     bool,
-    device_flag(
+    advanced_flag(
         "--no-capacity", help="Let tiles exceed SBUF and PSUM, to get the numbers of a kernel that doesn't fit."
     ),
 ]
@@ -367,6 +307,7 @@ SimulatedTargetFlag = Annotated[
     str | None,
     device_flag(
         "--target",
+        choices=TARGET_NAMES,
         metavar=TARGETS,
         help="The hardware to simulate, or a target's file. By default NEURON_PLATFORM_TARGET_OVERRIDE, else trn2.",
         callback=check_target,
@@ -388,9 +329,15 @@ CallsFlag = Annotated[
         "By default the calls that the script makes.",
     ),
 ]
+BATCH = "Rows that the device computes at once."
 PlanBatchFlag = Annotated[
     int | None,
-    planning_flag("--batch", min=1, metavar="N", help="Rows to plan for. By default the model's fixed batch, else 1."),
+    planning_flag(
+        "--batch",
+        min=1,
+        metavar="N",
+        help=f"{BATCH} By default the model's fixed batch, else 1.",
+    ),
 ]
 CALIBRATION = "Typical inputs, for --dtype float8_e4m3 and float8_e5m2: the ranges of numbers are measured on them."
 NARROW = "Layers in 8-bit floats: those estimated to be faster so, except the first and the last; or all that can be."
@@ -399,10 +346,10 @@ PAD = "With --lengths: the number in an input's padded places, repeatable. By de
 BUDGET = "The most instructions of a kernel, as compiled; none sets no limit. By default 100000, if that can be met."
 EFFORT = 1
 _BY_EFFORT = "1: choose sizes, kernels and fusions by predicted time where that can gain. 0: use quick estimates."
-EffortFlag = Annotated[int, planning_flag("--effort", min=0, max=1, metavar="[0|1]", help=_BY_EFFORT)]
+EffortFlag = Annotated[int, advanced_flag("--effort", min=0, max=1, metavar="[0|1]", help=_BY_EFFORT)]
 RunEffortFlag = Annotated[
     int | None,
-    planning_flag("--effort", min=0, max=1, metavar="[0|1]", help=f"{_BY_EFFORT} By default 1 on a device, else 0."),
+    advanced_flag("--effort", min=0, max=1, metavar="[0|1]", help=f"{_BY_EFFORT} By default 1 on a device, else 0."),
 ]
 BucketsFlag = Annotated[
     Sequence[int] | None,
@@ -413,14 +360,15 @@ BucketsFlag = Annotated[
         parser=read_buckets,
     ),
 ]
-CacheFlag = Annotated[bool, planning_flag("--cache/--no-cache", help="Take plans from the cache, and keep new ones.")]
-SamplesFlag = Annotated[
+CacheFlag = Annotated[bool, advanced_flag("--cache/--no-cache", help="Take plans from the cache, and keep new ones.")]
+ComparedRowsFlag = Annotated[
     int | None,
     input_flag(
-        "--samples",
+        "--rows",
         min=1,
         metavar="N",
-        help="Random rows to draw: by default the model's fixed batch, else 64. With --input, use its first N rows.",
+        help="Compare N rows: random ones (by default the model's fixed batch, else 64), or the first N of --input, "
+        "--data or the sample (by default all, or 64 of a sample without --data).",
     ),
 ]
 LabelledFile = Annotated[
@@ -437,7 +385,16 @@ LabelledFile = Annotated[
 LogitsFlag = Annotated[bool, output_flag("--logits", help="With --top: the numbers are logits; show their softmax.")]
 RowsFlag = Annotated[
     int | None,
-    input_flag("--batch", min=1, metavar="N", help="Random rows to draw. By default the model's fixed batch, else 1."),
+    input_flag(
+        "--rows",
+        min=1,
+        metavar="N",
+        help="Run N rows: random ones (by default the model's fixed batch, else 1), or the first N of --input or the "
+        "sample (by default all).",
+    ),
+]
+ShowDeviceFlag = Annotated[
+    bool, device_flag("--device", help="Show the checks of the device on a machine without one, too.")
 ]
 SelfTestFlag = Annotated[
     bool,
@@ -456,8 +413,10 @@ CutOutputs = Annotated[
     output_flag("--outputs", metavar="NAME...", help="The tensors that become the outputs; names may follow."),
 ]
 MoreOutputs = Annotated[list[str] | None, argument(metavar="[NAME...]", hidden=True, callback=add_name)]
-CutFile = Annotated[Path, output_flag("-o", "--output", metavar="OUT.onnx", help="The file to write.")]
-CompileDirectory = Annotated[Path, output_flag("-o", "--output", metavar="DIR", help="Where to write.")]
+CutFile = Annotated[Path, output_flag("-o", "--output", writes="file", metavar="OUT.onnx", help="The file to write.")]
+CompileDirectory = Annotated[
+    Path, output_flag("-o", "--output", writes="directory", metavar="DIR", help="Where to write.")
+]
 CompileBucketsFlag = Annotated[
     Sequence[int] | None,
     planning_flag(
@@ -494,6 +453,12 @@ ExpectLengthsFlag = Annotated[
     ),
 ]
 ExpectedRowsFlag = Annotated[
-    int | None, demand_flag("--batch", min=1, metavar="N", help="With --expect-lengths: rows of a batch. By default 1.")
+    int | None,
+    demand_flag(
+        "--batch",
+        min=1,
+        metavar="N",
+        help=f"With --expect-lengths. {BATCH} By default 1.",
+    ),
 ]
 MostFlag = Annotated[int, demand_flag("--most", min=1, metavar="N", help="Choose at most N buckets.")]

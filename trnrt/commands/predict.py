@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from click.exceptions import Exit
 
-from trnrt.commands.options import CacheFlag, Engine, LogitsFlag, ModelFile, Reporting, flag
+from trnrt.commands.members import Engine
+from trnrt.commands.options import BATCH, CacheFlag, LogitsFlag, ModelFile, Reporting, flag
 from trnrt.commands.records import Device, Images, Planning
 from trnrt.commands.sampling import choose_rows
 from trnrt.errors import OptionError, TooManyBadError, TrnrtError
@@ -69,7 +70,9 @@ class Rows:
 class Parts:
     """The parts: what they hold, and how they are made and written."""
 
-    directory: str = flag("Output", "--output", "-o", default=..., metavar="DIR", help="The directory for the parts.")
+    directory: str = flag(
+        "Output", "--output", "-o", default=..., writes="directory", metavar="DIR", help="The directory for the parts."
+    )
     form: Form = flag("Output", "--format", default=Form.PARQUET, help="The file format of the parts.")
     top: int | None = flag(
         "Output",
@@ -84,7 +87,7 @@ class Parts:
         "--batch",
         min=1,
         metavar="N",
-        help="Rows per run. By default the model's fixed batch, else 128, or fewer if inputs are large or few.",
+        help=f"{BATCH} By default the model's fixed batch, else 128, or fewer if inputs are large or few.",
     )
     rows_per_part: int | None = flag(
         "Output",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from trnrt.commands.opening import open_session
 from trnrt.commands.options import Reporting
 from trnrt.commands.profiling import Files, compare, page_text, prepare, warn
 from trnrt.commands.records import SessionOptions
+from trnrt.commands.trying import try_others
 from trnrt.commands.views import Views
 from trnrt.errors import UnsupportedModelError
 from trnrt.report.captured import attribution_document, attribution_parts
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from trnrt.neuron.measured import Measured
     from trnrt.nki.profiling import Profile
     from trnrt.planner.parts.partition import Partition
+    from trnrt.report.verdict import Tried
     from trnrt.session import InferenceSession
 
 
@@ -44,7 +47,9 @@ def profile(
         baseline.check_same(**same)
     with working("planning"):
         partition = session.partition(rows)
-    profiles, document, notes = _profile_parts(partition)
+    with working("trying other plans"):
+        tried = try_others(session, partition, model, options, rows)
+    profiles, document, notes = _profile_parts(partition, tried)
     captured = attribute_captured(device_profile, partition, profiles)
     if captured is not None:
         document["device_profile"] = attribution_document(captured)
@@ -54,8 +59,8 @@ def profile(
     comparisons = compare(baseline, document)
     files = Files()
     files.write_document(reporting, document)
-    files.write_views(views, profiles, "part")
-    page = _overview(partition, document) + page_text(profiles, comparisons, baseline)
+    files.write_views(views, profiles, "part", plans=partition.plans, tried=tried)
+    page = _overview(partition, document) + page_text(profiles, comparisons, baseline, tried)
     if measured:
         predicted = {plan.name: found.benchmark for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
         page += measured_text(measured, predicted)
@@ -77,7 +82,9 @@ def _measure_device(session: InferenceSession, partition: Partition, options: Se
     )
 
 
-def _profile_parts(partition: Partition) -> tuple[list[tuple[str, Profile]], Document, list[str]]:
+def _profile_parts(
+    partition: Partition, tried: Sequence[Tried]
+) -> tuple[list[tuple[str, Profile]], Document, list[str]]:
     """The profile of each part on the device with its name, the document of all, and notes.
 
     UnsupportedModelError if no part runs on the device.
@@ -92,7 +99,11 @@ def _profile_parts(partition: Partition) -> tuple[list[tuple[str, Profile]], Doc
         profiles = {part.name: profile_plan(part.plan) for part in device}
     if len(partition.parts) == 1:
         (predicted,) = profiles.values()
-        return [(partition.name, predicted)], profile_document(partition.name, predicted, version=__version__), []
+        return (
+            [(partition.name, predicted)],
+            profile_document(partition.name, predicted, tried, version=__version__),
+            [],
+        )
     notes = fallback_notes(partition)
     document = parts_profile_document(partition, profiles, notes, version=__version__)
     return list(profiles.items()), document, notes

@@ -15,9 +15,11 @@ from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:
     from trnrt.nki.profiling import Profile
+    from trnrt.planner.plan import Plan
     from trnrt.report.against import Difference
     from trnrt.report.comparing import Baseline, Comparison
     from trnrt.report.documents import Document
+    from trnrt.report.verdict import Tried
 
 DEFAULT_REGRESS = 2.0
 """Percent."""
@@ -63,14 +65,17 @@ def compare(baseline: Baseline | None, document: Document) -> list[Comparison]:
 
 
 def page_text(
-    profiles: Sequence[tuple[str, Profile]], comparisons: Sequence[Comparison], baseline: Baseline | None
+    profiles: Sequence[tuple[str, Profile]],
+    comparisons: Sequence[Comparison],
+    baseline: Baseline | None,
+    tried: Sequence[Tried] = (),
 ) -> str:
-    """All profiles, then the comparison, as text."""
+    """All profiles, then the comparison, as text. ``tried``: other plans of a single model."""
     from trnrt.report.profiles import comparison_parts, profile_parts
 
     parts: list[Any] = []
     for name, predicted in profiles:
-        parts += [*([""] if parts else []), *profile_parts(predicted, name)]
+        parts += [*([""] if parts else []), *profile_parts(predicted, name, tried)]
     if baseline is not None and comparisons:
         parts += ["", *comparison_parts(comparisons, str(baseline.path))]
     return render(parts)
@@ -95,10 +100,13 @@ class Files:
         profiles: Sequence[tuple[str, Profile]],
         noun: str = "call",
         differences: Sequence[Difference] = (),
+        plans: Sequence[Plan] = (),
+        tried: Sequence[Tried] = (),
     ) -> None:
         """Write ``--html`` and ``--trace``; several profiles go into numbered files, and a note names them.
 
-        ``differences``: for each profile that from another run, if there is one.
+        ``differences``: for each profile that from another run, if there is one. ``plans``: the models', for their
+        fusion graphs. ``tried``: other plans of a single model.
         """
         for number, (name, predicted) in enumerate(profiles, 1):
             if views.html is not None:
@@ -106,7 +114,9 @@ class Files:
                     from trnrt.report.page import report_html
 
                     difference = differences[number - 1] if differences else None
-                    self._write(numbered_path(views.html, number, profiles), report_html(predicted, name, difference))
+                    plan = plans[number - 1] if plans else None
+                    page = report_html(predicted, name, difference, plan, tried)
+                    self._write(numbered_path(views.html, number, profiles), page)
             if views.trace is not None:
                 with working("writing the trace"):
                     from trnrt.report.trace import trace_text

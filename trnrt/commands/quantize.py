@@ -13,17 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnrt.commands.options import (
-    Backend,
-    DType,
-    ModelFile,
-    Narrow,
-    PlanBatchFlag,
-    Reporting,
-    RunEffortFlag,
-    flag,
-    read_percent,
-)
+from trnrt.commands.members import Backend, DType, Narrow
+from trnrt.commands.options import ModelFile, PlanBatchFlag, Reporting, RunEffortFlag, flag, read_percent
 from trnrt.commands.records import Images, Planning, SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.commands.sampling import OWN_DATA, choose_files
@@ -84,9 +75,9 @@ class Calibration:
         metavar="[INPUT=]COLUMN,...",
         help="Parquet: an input's column, or its columns of one number each; repeatable. By default by name.",
     )
-    samples: int = flag(
+    rows: int = flag(
         "Model and inputs",
-        "--samples",
+        "--rows",
         default=512,
         min=1,
         metavar="N",
@@ -105,7 +96,12 @@ class Quantising:
     """The quantised model."""
 
     output: Path | None = flag(
-        "Output", "--output", "-o", metavar="OUT.onnx", help="The file to write; none with --dtype float8_e4m3 or e5m2."
+        "Output",
+        "--output",
+        "-o",
+        writes="file",
+        metavar="OUT.onnx",
+        help="The file to write; none with --dtype float8_e4m3 or e5m2.",
     )
     form: Form = flag(
         "Quantisation",
@@ -246,7 +242,7 @@ def _read(imported: ImportedModel, calibration: Calibration, images: Images, pla
         flag="--data",
         id_flag="--label",
     )
-    return read_data(imported, asked, planning.shapes, calibration.samples)
+    return read_data(imported, asked, planning.shapes, calibration.rows)
 
 
 def _open_trials(prepared: Prepared, form: str, method: str | None, data: Data) -> Trials:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from trnrt.commands.members import Backend, Color, DrawAs, DType, Fallback, Fit, Layout, Narrow, Preprocess, Stage
 from trnrt.commands.options import (
     BUDGET,
     CALIBRATION,
@@ -17,21 +18,12 @@ from trnrt.commands.options import (
     LENGTHS,
     NARROW,
     PAD,
-    Backend,
     BackendFlag,
-    Color,
     CompiledFlag,
-    DrawAs,
-    DType,
-    Fallback,
-    Fit,
-    Layout,
     LncFlag,
     LogitsFlag,
-    Narrow,
     PlanBatchFlag,
     RouteFlag,
-    Stage,
     TargetFlag,
     TimingFlag,
     UnsupportedFlag,
@@ -41,6 +33,7 @@ from trnrt.commands.options import (
     read_budget,
     read_lengths,
     read_numbers,
+    read_scale,
 )
 
 if TYPE_CHECKING:
@@ -48,44 +41,57 @@ if TYPE_CHECKING:
     from trnrt.inputs.images import ImageOptions
 
 
+IMAGE_FLAGS = "--preprocess, --layout, --color, --scale, --mean, --std and --fit"
+
+
 @dataclass(frozen=True)
 class Images:
     """The conversion of images to inputs."""
 
-    layout: Layout | None = flag("Model and inputs", "--layout", help="Images: the order of the input's dimensions.")
-    color: Color | None = flag("Model and inputs", "--color", help="Images: the input's channels, in order.")
+    layout: Layout | None = flag("Images", "--layout", help="Images: the order of the input's dimensions.")
+    color: Color | None = flag("Images", "--color", help="Images: the input's channels, in order.")
     scale: float | None = flag(
-        "Model and inputs",
+        "Images",
         "--scale",
         metavar="F",
-        help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255.",
+        help="Images: value = (pixel * scale - mean) / std, for pixels of 0 to 255; also as 1/255.",
+        parser=read_scale,
         callback=check_finite,
     )
     mean: Sequence[float] | None = flag(
-        "Model and inputs", "--mean", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
+        "Images", "--mean", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
     )
     std: Sequence[float] | None = flag(
-        "Model and inputs", "--std", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
+        "Images", "--std", metavar="F[,F,F]", help="Images: see --scale.", parser=read_numbers
     )
     fit: Fit | None = flag(
-        "Model and inputs",
+        "Images",
         "--fit",
-        help="Images of another size: stretch each side (the default), pad with grey (letterbox), or crop.",
+        help="Images of another size: stretch each side (the default), pad with grey (letterbox), crop what exceeds, "
+        "or show the center: 224 of 256 pixels.",
+    )
+    preprocess: Preprocess | None = flag(
+        "Images",
+        "--preprocess",
+        help="Images: imagenet is RGB, --fit center, --scale 1/255, --mean 0.485,0.456,0.406, --std 0.229,0.224,0.225. "
+        "Other flags replace its settings.",
     )
 
     @property
     def options(self) -> ImageOptions:
         """The same, as the readers of images take it."""
-        from trnrt.inputs.images import ImageOptions
+        from trnrt.inputs.images import PRESETS, ImageOptions
 
-        return ImageOptions(
-            self.layout and self.layout.value,
-            self.color and self.color.value,
-            self.scale,
-            None if self.mean is None else tuple(self.mean),
-            None if self.std is None else tuple(self.std),
-            self.fit and self.fit.value,
-        )
+        given: dict[str, Any] = {
+            "layout": self.layout and self.layout.value,
+            "color": self.color and self.color.value,
+            "scale": self.scale,
+            "mean": None if self.mean is None else tuple(self.mean),
+            "std": None if self.std is None else tuple(self.std),
+            "fit": self.fit and self.fit.value,
+        }
+        preset = ImageOptions() if self.preprocess is None else PRESETS[self.preprocess.value]
+        return replace(preset, **{name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class Device:
 class Showing:
     """The form of ``run``'s printed outputs, and the files to write them to."""
 
-    output: Path | None = flag("Output", "--output", "-o", metavar="OUT.npz", help="Write all outputs.")
+    output: Path | None = flag("Output", "--output", "-o", writes="file", metavar="OUT.npz", help="Write all outputs.")
     top: int | None = flag(
         "Output",
         "--top",
@@ -125,7 +131,9 @@ class Showing:
     )
     logits: LogitsFlag = False
     full: bool = flag("Output", "--full", default=False, help="JSON: include the data of large outputs.")
-    keep: Path | None = flag("Output", "--keep", metavar="DIR", help="Keep the kernel module and its weights in DIR.")
+    keep: Path | None = flag(
+        "Output", "--keep", writes="directory", metavar="DIR", help="Keep the kernel module and its weights in DIR."
+    )
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,7 @@ class Drawing:
     draw: Path | None = flag(
         "Output",
         "--draw",
+        writes="file",
         metavar="OUT.png",
         help="Draw the boxes of a detector, or the mask of a segmenter, into the --input image (also .jpg).",
     )
@@ -168,7 +177,7 @@ class Comparing:
     """The comparison of outputs, and of steps if requested; a tolerance of None is the default of the dtype."""
 
     rtol: float | None = flag(
-        "Comparison",
+        "Numbers",
         "--rtol",
         min=0.0,
         metavar="F",
@@ -177,7 +186,7 @@ class Comparing:
         callback=check_finite,
     )
     atol: float | None = flag(
-        "Comparison",
+        "Numbers",
         "--atol",
         min=0.0,
         metavar="F",
@@ -188,7 +197,7 @@ class Comparing:
         "Comparison",
         "--layers",
         default=False,
-        help="Also compare each step alone with onnxruntime; on 4 random rows, or --samples.",
+        help="Also compare each step alone with onnxruntime; on 4 rows by default.",
     )
     float_model: Path | None = flag(
         "Comparison",
@@ -199,6 +208,7 @@ class Comparing:
     bundle: Path | None = flag(
         "Comparison",
         "--bundle",
+        writes="directory",
         metavar="DIR",
         help="With --layers: write the first failing step as a model, its inputs and a pytest file.",
     )
@@ -220,7 +230,11 @@ class Viewing:
         help="Show the alternatives for this step or node, each with the model's predicted time.",
     )
     save_plan: Path | None = flag(
-        "Output", "--save-plan", metavar="FILE", help="Also write the plan as JSON, to edit and use with --plan."
+        "Output",
+        "--save-plan",
+        writes="file",
+        metavar="FILE",
+        help="Also write the plan as JSON, to edit and use with --plan.",
     )
     tiles: bool = flag(
         "Output",
@@ -308,10 +322,10 @@ class Overrides:
     """Choices that override the planner's."""
 
     no_fuse: list[str] | None = flag(
-        "Planning", "--no-fuse", metavar="NODE", help="Don't fuse this node into the step before it; repeatable."
+        "Advanced", "--no-fuse", metavar="NODE", help="Don't fuse this node into the step before it; repeatable."
     )
     plan: Path | None = flag(
-        "Planning", "--plan", metavar="FILE", help="Use this plan (see `trnrt inspect --save-plan`)."
+        "Advanced", "--plan", metavar="FILE", help="Use this plan (see `trnrt inspect --save-plan`)."
     )
 
 
@@ -319,13 +333,13 @@ class Overrides:
 class Planning:
     """The target, the dtype and the sizes to plan for."""
 
-    dtype: DType = flag("Planning", "--dtype", default=DType.FLOAT32, help="The dtype of weights and activations.")
-    calibration: Path | None = flag("Planning", "--calibration", metavar="DATA.npz", help=CALIBRATION)
-    narrow: Narrow = flag("Planning", "--narrow", default=Narrow.FASTER, help=NARROW)
+    dtype: DType = flag("Numbers", "--dtype", default=DType.FLOAT32, help="The dtype of weights and activations.")
+    calibration: Path | None = flag("Numbers", "--calibration", metavar="DATA.npz", help=CALIBRATION)
+    narrow: Narrow = flag("Numbers", "--narrow", default=Narrow.FASTER, help=NARROW)
     target: TargetFlag = None
     timing: TimingFlag = None
     fallback: Fallback = flag(
-        "Planning",
+        "Numbers",
         "--fallback",
         default=Fallback.NONE,
         help="What runs unsupported nodes, on the CPU; none refuses such a model.",
@@ -337,7 +351,7 @@ class Planning:
         help="The sizes that an input leaves open, with or without the batch; repeatable.",
     )
     max_instructions: int | None = flag(
-        "Planning", "--max-instructions", metavar="[N|none]", parser=read_budget, help=BUDGET
+        "Advanced", "--max-instructions", metavar="[N|none]", parser=read_budget, help=BUDGET
     )
 
     def __post_init__(self) -> None:

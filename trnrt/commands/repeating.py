@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trnrt.commands.options import EFFORT, DType, Fallback, Narrow
+from trnrt.commands.members import DType, Fallback, Narrow
+from trnrt.commands.options import EFFORT
 
 if TYPE_CHECKING:
     from trnrt.commands.records import Planning, SessionOptions

@@ -59,7 +59,7 @@ def run(
     """Run the model once, print its outputs, and write the requested files."""
     session = open_session(model, options)
     before = note_backend(session, options)
-    check_rows(session, feeding.rows, "--batch")
+    check_rows(session, feeding.rows, "--rows")
     # Before the run, which may take long: a model without such an output is refused at once.
     classifier = showing.top and choose_output(session.model.outputs, session.metadata, showing.logits)
     inputs = feed(session, feeding)

@@ -19,20 +19,18 @@ from typing import Annotated, Any
 
 from click.exceptions import Exit
 
+from trnrt.commands.members import Backend, DType, Engine, Fallback, Narrow
 from trnrt.commands.options import (
     BUDGET,
     CALIBRATION,
     LENGTHS,
     NARROW,
     PAD,
+    TARGET_NAMES,
     TARGETS,
-    Backend,
-    DType,
-    Engine,
-    Fallback,
-    Narrow,
     SampleFlag,
     flag,
+    lower_target,
     read_buckets,
     read_budget,
     read_lengths,
@@ -67,45 +65,52 @@ class Serving:
             stand_in=SampleFlag,
         ),
     ] = None
-    config: Path | None = flag("Options", "--config", metavar="FILE", help="A TOML file of these settings.")
+    config: Path | None = flag("Server", "--config", metavar="FILE", help="A TOML file of these settings.")
     model_dir: Path | None = flag(
-        "Options",
+        "Server",
         "--model-dir",
         metavar="DIR",
         help="Also serve the .onnx files and bundles of this folder, and each version in NAME/VERSION/model.onnx.",
     )
     follow_links: bool | None = flag(
-        "Options",
+        "Server",
         "--follow-links/--no-follow-links",
         help="Serve files outside --model-dir that links in it lead to.",
     )
     versions: str | None = flag(
-        "Options",
+        "Server",
         "--versions",
         metavar="[latest|all|2,3]",
         show_default="latest",
         help="The versions to serve of each model that is a folder of versions.",
     )
     canary: list[str] | None = flag(
-        "Options",
+        "Server",
         "--canary",
         metavar="[NAME:]2=10%",
         help="Give a version a share of its model's requests; the highest other version has the rest. Repeatable.",
     )
     host: str | None = flag(
-        "Options", "--host", metavar="ADDRESS", show_default="127.0.0.1", help="The address to listen on."
+        "Server", "--host", metavar="ADDRESS", show_default="127.0.0.1", help="The address to listen on."
     )
     port: int | None = flag(
-        "Options", "--port", metavar="N", show_default="8000", help="The port to listen on; 0 takes a free one."
+        "Server", "--port", metavar="N", show_default="8000", help="The port to listen on; 0 takes a free one."
     )
     grpc_port: int | None = flag(
-        "Options",
+        "Server",
         "--grpc-port",
         metavar="N",
         help="Also serve the Open Inference Protocol over gRPC on this port; 0 takes a free one. Off by default.",
     )
     workers: int | None = flag(
         "Workers", "--workers", metavar="N", show_default="1", help="Processes that share the port."
+    )
+    instances: int | None = flag(
+        "Workers",
+        "--instances",
+        metavar="N",
+        show_default="1",
+        help="Copies of each model in a worker that compute at the same time, each on its own thread or NeuronCores.",
     )
     engine: Engine | None = flag(
         "Workers",
@@ -279,13 +284,13 @@ class Serving:
         help="A name that clients and web pages may use for this server, as behind a proxy; * allows any.",
     )
     insecure: bool | None = flag(
-        "Options", "--insecure/--no-insecure", help="Allow addresses beyond this machine without API keys."
+        "Server", "--insecure/--no-insecure", help="Allow addresses beyond this machine without API keys."
     )
     admin: bool | None = flag(
-        "Options", "--admin/--no-admin", help="Allow loading and unloading models over HTTP and gRPC."
+        "Server", "--admin/--no-admin", help="Allow loading and unloading models over HTTP and gRPC."
     )
     shadow: float | None = flag(
-        "Options",
+        "Server",
         "--shadow",
         metavar="SHARE",
         show_default="0.0",
@@ -294,14 +299,16 @@ class Serving:
     target: str | None = flag(
         "Planning",
         "--target",
+        choices=TARGET_NAMES,
+        parser=lower_target,
         metavar=TARGETS,
         help="The hardware, or a target's file. By default this machine's device, else trn2.",
     )
     dtype: DType | None = flag(
-        "Planning", "--dtype", show_default="float32", help="The dtype of weights and activations."
+        "Numbers", "--dtype", show_default="float32", help="The dtype of weights and activations."
     )
-    calibration: Path | None = flag("Planning", "--calibration", metavar="DATA.npz", help=CALIBRATION)
-    narrow: Narrow | None = flag("Planning", "--narrow", show_default="faster", help=NARROW)
+    calibration: Path | None = flag("Numbers", "--calibration", metavar="DATA.npz", help=CALIBRATION)
+    narrow: Narrow | None = flag("Numbers", "--narrow", show_default="faster", help=NARROW)
     backend: Backend | None = flag(
         "Device", "--backend", show_default="auto", help="What runs the models; auto uses a device if there is one."
     )
@@ -320,24 +327,24 @@ class Serving:
         help="NeuronCores of each worker to load a model on: they share a batch.",
     )
     compiled: Path | None = flag(
-        "Device",
+        "Advanced",
         "--compiled",
         metavar="DIR",
         help="NeuronCore: run what `trnrt compile --backend neuron` wrote into DIR, and compile nothing.",
     )
     route: str | None = flag(
-        "Device",
+        "Advanced",
         "--route",
         metavar="ROUTE",
         help="NeuronCore: how AWS's packages compile and run kernels: neff, trace or torchneuron.",
     )
     allow_unsupported_device: bool | None = flag(
-        "Device",
+        "Advanced",
         "--allow-unsupported-device/--no-allow-unsupported-device",
         help="NeuronCore: run on trn1 and inf2, too, where AWS does not state NKI's support.",
     )
     fallback: Fallback | None = flag(
-        "Planning",
+        "Numbers",
         "--fallback",
         show_default="none",
         help="What runs unsupported nodes, on the CPU; none refuses such a model.",
@@ -357,20 +364,20 @@ class Serving:
     )
     pad: list[str] | None = flag("Planning", "--pad", metavar="INPUT=N", help=PAD)
     max_instructions: int | None = flag(
-        "Planning", "--max-instructions", metavar="[N|none]", parser=read_budget, help=BUDGET
+        "Advanced", "--max-instructions", metavar="[N|none]", parser=read_budget, help=BUDGET
     )
     log_level: LogLevel | None = flag(
-        "Options", "--log-level", show_default="info", help="The least level to log, to stderr."
+        "Server", "--log-level", show_default="info", help="The least level to log, to stderr."
     )
     otlp_endpoint: str | None = flag(
-        "Options",
+        "Server",
         "--otlp-endpoint",
         metavar="URL",
         help="Send traces of requests to this OpenTelemetry collector, by OTLP over HTTP, as http://127.0.0.1:4318. "
         "By default OTEL_EXPORTER_OTLP_ENDPOINT, else none.",
     )
     trace_ratio: float | None = flag(
-        "Options",
+        "Server",
         "--trace-ratio",
         metavar="SHARE",
         show_default="1.0",

@@ -14,7 +14,7 @@ from trnrt.commands.opening import (
     batch_text,
     check_rows,
     feed,
-    fixed_batch,
+    first_rows,
     note_backend,
     open_session,
     prediction_text,
@@ -22,7 +22,7 @@ from trnrt.commands.opening import (
     writing_errors,
 )
 from trnrt.commands.options import Reporting
-from trnrt.commands.records import Comparing, SessionOptions
+from trnrt.commands.records import IMAGE_FLAGS, Comparing, SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.commands.sampling import own_data
 from trnrt.errors import OptionError
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from trnrt.session import InferenceSession
     from trnrt.validate import LayersReport, ValidationReport
 
-DEFAULT_SAMPLES = 64
-LAYERS_SAMPLES = 4
+DEFAULT_ROWS = 64
+LAYERS_ROWS = 4
 """Random rows with --layers: each step runs twice, and its tensors are kept in float32 as well."""
 
 
@@ -51,7 +51,7 @@ class Given:
     files: list[str]
     data: Path | None
     images: ImageOptions
-    samples: int | None
+    rows: int | None
     seed: int
 
 
@@ -60,7 +60,7 @@ def validate(model: Path, options: SessionOptions, given: Given, comparing: Comp
     _check(given, comparing)
     session = open_session(model, options)
     before = note_backend(session, options)
-    inputs, labels = _inputs(session, given, LAYERS_SAMPLES if comparing.layers else DEFAULT_SAMPLES)
+    inputs, labels = _inputs(session, given, LAYERS_ROWS if comparing.layers else DEFAULT_ROWS)
     note(*inputs.notes)
     session = session.fitting(inputs.feeds)
     # Before the whole run, which keeps all tensors.
@@ -94,7 +94,7 @@ def _check(given: Given, comparing: Comparing) -> None:
     if given.data is not None and given.files:
         raise OptionError("--data and --input both give the inputs", hint="leave one of them out")
     if given.data is not None and given.images != ImageOptions():
-        raise OptionError("--layout, --color, --scale, --mean, --std and --fit need an image; --data holds arrays")
+        raise OptionError(f"{IMAGE_FLAGS} need an image; --data holds arrays", hint="leave them out")
     if comparing.float_model is not None and given.data is None:
         raise OptionError("--float compares accuracies, which need labels", hint="give rows and labels with --data")
     if comparing.bundle is not None and not comparing.layers:
@@ -105,19 +105,13 @@ def _check(given: Given, comparing: Comparing) -> None:
 
 def _inputs(session: InferenceSession, given: Given, drawn: int) -> tuple[Inputs, npt.NDArray[Any] | None]:
     """The rows to compare, by default ``drawn`` random ones, and their labels if there are any."""
-    check_rows(session, given.samples, "--samples")
-    labels = None
-    if given.data is not None:
-        inputs, labels = read_labelled(given.data, session.model.inputs)
-        if given.data == own_data():
-            inputs.notes = [f"--data: the sample's own {count_text(len(labels), 'row')}, with labels"]
-    else:
-        rows = given.samples or fixed_batch(session) or drawn
-        inputs = feed(session, Feeding(given.files, given.images, rows, given.seed))
-    if (given.files or given.data is not None) and given.samples is not None:
-        feeds = {name: array[: given.samples] if array.ndim else array for name, array in inputs.feeds.items()}
-        return Inputs(feeds, inputs.notes), None if labels is None else labels[: given.samples]
-    return inputs, labels
+    check_rows(session, given.rows, "--rows")
+    if given.data is None:
+        return feed(session, Feeding(given.files, given.images, given.rows, given.seed, drawn)), None
+    inputs, labels = read_labelled(given.data, session.model.inputs)
+    if given.data == own_data():
+        inputs.notes = [f"--data: the sample's own {count_text(len(labels), 'row')}, with labels"]
+    return first_rows(inputs, given.rows), labels[: given.rows]
 
 
 def _add_float_accuracy(

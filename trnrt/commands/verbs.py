@@ -21,21 +21,33 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
+from trnrt.errors import OptionError
+
 Function = TypeVar("Function", bound=Callable[..., None])
 
 PANELS = (
     "Model and inputs",
-    "Quantisation",
-    "Planning",
-    "Device",
-    "Workers",
-    "Batches and limits",
-    "Connections",
+    "Server",
     "Demand",
+    "Numbers",
+    "Quantisation",
     "Comparison",
+    "Planning",
     "Output",
+    "Images",
+    "Device",
+    "Batches and limits",
+    "Workers",
+    "Connections",
+    "Advanced",
 )
-"""The groups of flags in ``--help``, in order."""
+"""The groups of flags in ``--help``, in order: what is used most comes first."""
+RENAMED = {
+    ("run", "--batch"): "--rows N gives the number of rows, and --buckets N the rows that the device computes at once",
+    ("validate", "--samples"): "write --rows",
+    ("quantize", "--samples"): "write --rows",
+}
+"""Flags of earlier releases, by verb: what to write instead."""
 _ORDER = ("Arguments", *PANELS, "Options")
 
 
@@ -44,8 +56,10 @@ class Declared:
     """A flag, or an argument if it has no ``names``.
 
     ``panel``: its group in ``--help``. ``min`` and ``max`` bound a number. ``parser`` reads a value from its text;
-    ``callback`` checks a value, and returns it. ``exists``: a path that must exist. ``show_default``: the text of the
-    default in ``--help``, or whether to show it. ``bare``: the value of a flag that is given without one.
+    ``callback`` checks a value, and returns it. ``choices``: values to complete in a shell. ``exists``: a path that
+    must exist. ``writes``: the kind of path that the verb writes, "file" or "directory", checked before any work.
+    ``show_default``: the text of the default in ``--help``, or whether to show it. ``bare``: the value of a flag that
+    is given without one.
     ``stand_in``: a flag that can replace an argument. Its callback reads it first; it is no parameter of the verb.
     """
 
@@ -58,7 +72,9 @@ class Declared:
     parser: Callable[[str], Any] | None = None
     callback: Callable[[Any], Any] | None = None
     envvar: str | None = None
+    choices: tuple[str, ...] = ()
     exists: bool = False
+    writes: str = ""
     hidden: bool = False
     show_default: bool | str = True
     bare: Any = None
@@ -106,6 +122,16 @@ class Verb(click.Command):
         made = [parameter for one in parameters for parameter in _parameters(*one)]
         super().__init__(name, callback=call, help=inspect.getdoc(function), params=made, **details)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words of the command line; the error about a flag that was renamed names the new one."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = RENAMED.get((self.name or "", error.option_name))
+            if hint is None:
+                raise
+            raise OptionError(f"{self.name} has no {error.option_name} any more", hint=hint) from None
+
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """The words of the usage line: arguments, and the flags that must be given."""
         pieces = [self.options_metavar] if self.options_metavar else []
@@ -134,33 +160,64 @@ class Verb(click.Command):
 
 
 class Verbs(click.Group):
-    """A group of verbs. Each is made when it is asked for."""
+    """A group of verbs. Each is made when it is asked for. Without arguments it shows its help."""
 
     def __init__(self, name: str, **details: Any) -> None:
-        super().__init__(name, no_args_is_help=True, **details)
+        super().__init__(name, no_args_is_help=False, **details)
         self._declared: dict[str, Callable[[], click.Command]] = {}
+        self._about: dict[str, tuple[str, str]] = {}  # of each verb that --help shows: its heading and its line
 
-    def verb(self, name: str, **details: Any) -> Callable[[Function], Function]:
-        """Decorate a function: it becomes the verb ``name``. ``details`` are click's: ``short_help``, ``hidden``."""
+    def verb(self, name: str, about: str, **details: Any) -> Callable[[Function], Function]:
+        """Decorate a function: it becomes the verb ``name``; ``about`` is its line in the group's help."""
 
         def declare(function: Function) -> Function:
-            self._declared[name] = partial(Verb, function, name, **details)
+            self._declared[name] = partial(Verb, function, name, short_help=about, **details)
+            self._about[name] = "Commands", about
             return function
 
         return declare
 
-    def verb_at(self, name: str, place: str, **details: Any) -> None:
-        """Declare the verb ``name``: the function at ``place`` ("package.module:function"), imported when it's used."""
+    def verb_at(self, name: str, place: str, heading: str, about: str, **details: Any) -> None:
+        """Declare the verb ``name``: the function at ``place`` ("package.module:function"), imported when it's used.
+
+        ``heading`` and ``about``: its place and its line in the group's help; it has neither if it is ``hidden``.
+        """
 
         def make() -> click.Command:
             module, _, function = place.partition(":")
-            return Verb(getattr(import_module(module), function), name, **details)
+            return Verb(getattr(import_module(module), function), name, short_help=about, **details)
 
         self._declared[name] = make
+        if not details.get("hidden"):
+            self._about[name] = heading, about
 
-    def add_group(self, group: Verbs) -> None:
-        """Add a group of verbs under its own name."""
-        self._declared[group.name or ""] = lambda: group
+    def add_group(self, group: Verbs, heading: str) -> None:
+        """Add a group of verbs under its own name, and below ``heading`` in the help."""
+        name = group.name or ""
+        self._declared[name] = lambda: group
+        self._about[name] = heading, group.get_short_help_str(limit=100)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Show the help, with exit code 0, if there are no arguments."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs below their headings; none is imported for that."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name, (heading, about) in self._about.items():
+            groups.setdefault(heading, []).append((name, about))
+        width = max(len(name) for name in self._about)
+        for heading, rows in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), about) for name, about in rows])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs, then the few options."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs' names, in their order."""
@@ -241,11 +298,15 @@ def _parameter(name: str, hint: Any, declared: Declared, default: Any, **details
     def finish(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
         if several:
             value = list(value) if value else None if default is Parameter.empty else default
+        if declared.writes and value is not None:
+            _check_place(Path(value), declared.writes)
         return value if declared.callback is None else declared.callback(value)
 
     shared: dict[str, Any] = {"metavar": declared.metavar, "envvar": declared.envvar, "callback": finish, **details}
     if default is not Parameter.empty:
         shared["default"] = None if several else default.value if isinstance(default, StrEnum) else default
+    if declared.choices:
+        shared["shell_complete"] = partial(_complete, declared.choices)
     if not declared.names:
         made = Argument([name], type=kind, nargs=-1 if several else 1, required=required, **shared)
         made.text, made.hidden = declared.help, declared.hidden
@@ -256,6 +317,8 @@ def _parameter(name: str, hint: Any, declared: Declared, default: Any, **details
         shared["is_flag"] = True
     else:
         shared |= {"type": kind, "multiple": several}
+        if isinstance(kind, _Members) and declared.metavar is None:
+            shared["metavar"] = f"[{'|'.join(kind.choices)}]"
         if declared.bare is not None:
             shared |= {"is_flag": False, "flag_value": declared.bare}
     flag = Flag(
@@ -269,6 +332,18 @@ def _parameter(name: str, hint: Any, declared: Declared, default: Any, **details
     )
     flag.panel = declared.panel
     return flag
+
+
+def _check_place(path: Path, kind: str) -> None:
+    """OptionError if the file, or the directory and its files, can't be written there."""
+    from trnrt.report.files import check_directory, check_writable
+
+    (check_writable if kind == "file" else check_directory)(path)
+
+
+def _complete(choices: Sequence[str], _context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    """The choices that begin with what is typed, in any case."""
+    return [choice for choice in choices if choice.lower().startswith(typed.lower())]
 
 
 def _kind(hint: Any, declared: Declared) -> tuple[Any, bool]:
@@ -320,11 +395,21 @@ class _Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 class _Members(click.Choice):  # type: ignore[type-arg, unused-ignore]
-    """A member of an enumeration, by its value."""
+    """A member of an enumeration, by its value in any case, or by a short name of its ``short_names``."""
 
     def __init__(self, members: type[StrEnum]) -> None:
-        super().__init__([member.value for member in members])
+        super().__init__([member.value for member in members], case_sensitive=False)
         self._members = members
+        self._short: dict[str, str] = members.short_names() if hasattr(members, "short_names") else {}
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """The problem and the choices as they are written."""
+        return f"{value!r} is not one of {', '.join(self.choices)}."
+
+    def normalize_choice(self, choice: Any, ctx: click.Context | None) -> str:
+        """The text that choices and values are compared by."""
+        text = super().normalize_choice(choice, ctx)
+        return self._short.get(text, text)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The member."""

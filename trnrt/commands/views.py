@@ -23,9 +23,9 @@ class Views:
     """The files that a profile is written to, and the one it is compared with."""
 
     html: Path | None = flag(
-        "Output", "--html", metavar="FILE", help="Write a report for a browser; it needs no network."
+        "Output", "--html", writes="file", metavar="FILE", help="Write a report for a browser; it needs no network."
     )
-    trace: Path | None = flag("Output", "--trace", metavar="FILE", help="Write a trace for Perfetto.")
+    trace: Path | None = flag("Output", "--trace", writes="file", metavar="FILE", help="Write a trace for Perfetto.")
     baseline: Path | None = flag(
         "Comparison",
         "--baseline",
@@ -45,7 +45,9 @@ class Views:
 class Checking:
     """The place for a check's findings, and whether the check is repeated."""
 
-    sarif: Path | None = flag("Output", "--sarif", metavar="FILE", help="Also write the findings as SARIF 2.1.0.")
+    sarif: Path | None = flag(
+        "Output", "--sarif", writes="file", metavar="FILE", help="Also write the findings as SARIF 2.1.0."
+    )
     watch: bool = flag(
         "Output",
         "--watch",

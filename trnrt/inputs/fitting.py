@@ -3,6 +3,8 @@
 stretch: each side is resized to the input's.
 letterbox: the picture is resized by one factor until it fits inside; the rest, the same on both sides, is grey.
 crop: it is resized by one factor until it covers the input; the overhang on both sides is cut off.
+center: as crop, but it is resized to cover 8/7 of the input: a side of 224 shows the middle of 256, as torchvision
+prepares pictures for its classifiers.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FITS = ("stretch", "letterbox", "crop")
+FITS = ("stretch", "letterbox", "crop", "center")
 """The ways to fit a picture; the first one is the default."""
 
 GREY = 114
@@ -46,7 +48,12 @@ def place_picture(size: tuple[int, int], wanted: tuple[int, int], fit: str) -> P
     if fit == "letterbox":
         width, height = (min(most, max(1, round(side * min(ratios)))) for side, most in zip(size, wanted, strict=True))
     else:
-        width, height = (max(least, round(side * max(ratios))) for side, least in zip(size, wanted, strict=True))
+        cover, whole = (max(ratios) * 256 / 224, int) if fit == "center" else (max(ratios), round)
+        width, height = (max(least, whole(side * cover + 1e-6)) for side, least in zip(size, wanted, strict=True))
+        # As torchvision's CenterCrop rounds: a half to the even number.
+        return Placement(
+            size, wanted, (width, height), (-round((width - wanted[0]) / 2), -round((height - wanted[1]) / 2))
+        )
     left, top = (wanted[0] - width) // 2, (wanted[1] - height) // 2
     return Placement(size, wanted, (width, height), (left, top))
 
@@ -57,16 +64,14 @@ def fit_picture(picture: Image, place: Placement, steps: dict[str, None]) -> Ima
 
     if place.size == place.inner == place.input_size:
         return picture
-    (width, height), (left, top), scale = place.input_size, place.offset, place.scale
+    (width, height), (left, top) = place.input_size, place.offset
     if place.size != place.inner:
         (before, inner) = (f"{each[0]}x{each[1]}" for each in (place.size, place.inner))
         steps[f"resized from {before} to {inner} (bilinear, antialiased)"] = None
     if left < 0 or top < 0:
         steps[f"cropped to {width}x{height}"] = None
         # Resized by Pillow from a part of the picture: a long strip never becomes a huge picture first.
-        box = (-left / scale[0], -top / scale[1], (width - left) / scale[0], (height - top) / scale[1])
-        limits = (min(box[2], place.size[0]), min(box[3], place.size[1]))
-        return picture.resize((width, height), Image.Resampling.BILINEAR, box=(*box[:2], *limits))
+        return _resize_part(picture, place)
     if place.size != place.inner:
         picture = picture.resize(place.inner, Image.Resampling.BILINEAR)
     if place.inner == place.input_size:
@@ -77,3 +82,26 @@ def fit_picture(picture: Image, place: Placement, steps: dict[str, None]) -> Ima
     padded = Image.new(picture.mode, (width, height), filling)
     padded.paste(picture, (left, top))
     return padded
+
+
+_MARGIN = 2
+"""Pixels beyond a crop that are resized, too: its edges then see their neighbours, as in the whole picture, resized."""
+
+
+def _resize_part(picture: Image, place: Placement) -> Image:
+    """The part of a picture that the input shows, as if the whole picture were resized and then cropped."""
+    from PIL import Image
+
+    (width, height), (inner_width, inner_height), scale = place.input_size, place.inner, place.scale
+    left, top = -place.offset[0], -place.offset[1]
+    first = (max(0, left - _MARGIN), max(0, top - _MARGIN))
+    last = (min(inner_width, left + width + _MARGIN), min(inner_height, top + height + _MARGIN))
+    box = (
+        first[0] / scale[0],
+        first[1] / scale[1],
+        min(last[0] / scale[0], place.size[0]),
+        min(last[1] / scale[1], place.size[1]),
+    )
+    part = picture.resize((last[0] - first[0], last[1] - first[1]), Image.Resampling.BILINEAR, box=box)
+    at = (left - first[0], top - first[1])
+    return part.crop((*at, at[0] + width, at[1] + height))

@@ -77,6 +77,15 @@ class ImageOptions:
     fit: str | None = None
 
 
+PRESETS = {
+    "imagenet": ImageOptions(
+        color="RGB", scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), fit="center"
+    )
+}
+"""Settings of classifiers by name. imagenet: the defaults of torchvision's ``ImageClassification``: shorter side 256,
+the middle 224, means and deviations of ImageNet's pixels in [0, 1]."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How images become the input ``name``.

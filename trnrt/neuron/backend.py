@@ -17,6 +17,8 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from copy import copy as copy_of
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -75,13 +77,20 @@ class NeuronBackend:
                 hint="use --route neff or trace, or a process for each core (trnrt serve --workers)",
             )
 
+    def starting_at(self, core: int) -> NeuronBackend:
+        """The same backend on as many cores from another one on (``DeviceOptions.first_core``)."""
+        other = copy_of(self)
+        other._options = replace(self._options, first_core=core)
+        return other
+
     def load(self, plan: Plan, path: Path, source: bytes) -> NeuronKernel:
         """Compile the module, unless it is compiled already, and load it on its cores with its weights."""
         if self._options.compile_only:
             raise BackendError("this session was opened to compile, not to run", hint="open it without compile_only")
-        lease = lease_for_process(self.parallel, self.lnc)
+        first = self._options.first_core
+        lease = lease_for_process(self.parallel + (first or 0), self.lnc)
         self._set_environment(plan.target)
-        cores = _least_used(lease, self.parallel)
+        cores = _usable_cores(lease, self.parallel, first)
         with ExitStack() as stack:
             folder = self._folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             made = self._describe_made(plan, source)
@@ -319,10 +328,11 @@ class _Copy:
         self._gone.set()
 
 
-def _least_used(lease: Lease, count: int) -> list[int]:
-    """The cores to load on, numbered from 0 among those that the process sees, as the placement page of torch_neuronx
-    counts them."""
-    usable = [core for core in range(len(lease.cores)) if core not in _hung]
+def _usable_cores(lease: Lease, count: int, first: int | None) -> list[int]:
+    """The cores to load on, from ``first`` on or else the least used, numbered from 0 among those that the process
+    sees, as the placement page of torch_neuronx counts them."""
+    asked = range(len(lease.cores)) if first is None else range(first, first + count)
+    usable = [core for core in asked if core not in _hung]
     if len(usable) < count:
         raise DeviceError(
             f"{len(_hung)} of the process's {len(lease.cores)} cores hang, and {count} are needed",

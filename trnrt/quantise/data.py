@@ -87,7 +87,7 @@ def read_data(model: ImportedModel, asked: Asked, shapes: Mapping[str, tuple[int
             raise InputError(
                 f"{count_text(rows, 'row')} of calibration data need {size_text(size)}; "
                 f"the limit is {size_text(LARGEST_INPUT)}",
-                hint="use fewer rows: --samples N",
+                hint="use fewer rows: --rows N",
             )
         fixed = model.batch if isinstance(model.batch, int) else None
         batches, labels, bad = _read_batches(source, rows, fixed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +50,20 @@ def doctor_document(diagnosis: Diagnosis, releases: Releases, asked: str, *, ver
     }
 
 
-def doctor_parts(diagnosis: Diagnosis, asked: str) -> list[Any]:
-    """The answer, a row for each finding, and the fixes, each on a line to copy."""
+def doctor_parts(diagnosis: Diagnosis, asked: str, host: Sequence[Finding] = (), folded: str = "") -> list[Any]:
+    """The answer, a row for each finding, and the fixes, each on a line to copy.
+
+    ``host``: findings to show first, instead of the diagnosis's own of the same names. ``folded``: a line that stands
+    for all the others.
+    """
+    shown = {finding.name for finding in host}
+    others = () if folded else (finding for finding in diagnosis.findings if finding.name not in shown)
+    findings = (*host, *others)
     headline = textwrap.fill(escape_text(_headline(diagnosis, asked)), WIDTH)
-    parts: list[Any] = [Text(headline, "bold"), "", _table(diagnosis.findings)]
+    parts: list[Any] = [Text(headline, "bold"), "", _table(findings)]
+    parts += ["", Text(folded)] if folded else []
     mends: dict[str, list[str]] = {}
-    for finding in diagnosis.findings:
+    for finding in findings:
         if finding.state != "ok" and finding.mend:
             mends.setdefault(finding.mend, []).append(finding.name)
     if mends:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import linecache
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trnrt.planner.parts.partition import Part, Partition
     from trnrt.planner.plan import NodeReport
     from trnrt.report.top import Choice, Top
+    from trnrt.report.verdict import Tried
     from trnrt.session import InferenceSession
     from trnrt.validate import LayersReport, ValidationReport
 
@@ -188,10 +189,11 @@ def _finding_document(finding: Finding) -> Document:
     return {"code": code_of(finding.rule)} | asdict(finding)
 
 
-def profile_document(model: str, profile: Profile, *, version: str) -> Document:
-    """``profile``: the prediction for a model's kernel by this ``version`` of trnrt; ``--baseline`` reads it."""
+def profile_document(model: str, profile: Profile, tried: Sequence[Tried] = (), *, version: str) -> Document:
+    """``profile``: the prediction for a model's kernel by this ``version`` of trnrt; ``--baseline`` reads it.
+    ``tried``: see ``verdict_of``."""
     head = {"schema_version": SCHEMA_VERSION, "trnrt_version": version, "model": model}
-    return head | prediction_document(profile) | {"parts": [], "comparison": None}
+    return head | prediction_document(profile, tried) | {"parts": [], "comparison": None}
 
 
 def parts_profile_document(
@@ -248,10 +250,13 @@ def call_document(kernel: str, arguments: str, profile: Profile) -> Document:
     return prediction_document(profile) | {"kernel": kernel, "arguments": arguments, "lines": lines}
 
 
-def prediction_document(profile: Profile) -> Document:
-    """A profile in microseconds, bytes, counts and shares of 1. Peaks are bytes per partition."""
+def prediction_document(profile: Profile, tried: Sequence[Tried] = ()) -> Document:
+    """A profile in microseconds, bytes, counts and shares of 1. Peaks are bytes per partition. ``tried``: see
+    ``verdict_of``."""
     from trnrt.report.summary import summary_of
+    from trnrt.report.verdict import verdict_of
 
+    verdict = verdict_of(profile, tried)
     roofline = profile.roofline
     return {
         "kernel": profile.kernel,
@@ -277,6 +282,7 @@ def prediction_document(profile: Profile) -> Document:
         "instructions_unrolled": profile.counts.unrolled,
         "engines": {name: asdict(use) for name, use in profile.engines.items()},
         "steps": [asdict(step) | {"nodes": list(step.nodes)} for step in profile.steps],
+        "verdict": None if verdict is None else verdict.document,
         "bottleneck": None if profile.bottleneck is None else asdict(profile.bottleneck),
         "breakdown": asdict(profile.breakdown) | {"parts": [asdict(part) for part in profile.breakdown.parts]},
         "sbuf_peak_bytes": profile.sbuf_peak_bytes,

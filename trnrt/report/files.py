@@ -34,6 +34,21 @@ def check_writable(path: Path) -> None:
         raise _write_error(path, error) from error
 
 
+def check_directory(directory: Path) -> None:
+    """OptionError if files can't be written into ``directory``, which may have to be made. Call this before work."""
+    found = Path(os.path.realpath(directory))
+    if found.exists() and not found.is_dir():
+        raise OptionError(f"can't write into {quote(str(directory))}: it is a file", hint="name a directory")
+    while not found.exists() and found != found.parent:
+        found = found.parent
+    try:
+        _probe(found / "trnrt")
+    except OSError as error:
+        problem = f"can't write into {quote(str(directory))}: {reason_text(error)}"
+        hint = f"{escape_text(str(found))} is a file" if not found.is_dir() else None
+        raise OptionError(problem, hint=hint) from error
+
+
 def write_or_keep(path: Path, text: str) -> str | None:
     """Write a text file; if that fails, write it into a new temporary directory.
 

@@ -9,6 +9,7 @@ from trnrt.nki.machine.targets import get_target
 from trnrt.nki.machine.timing import WIDEST
 from trnrt.report.layout import Grid, Line, plain_table
 from trnrt.report.summary import summary_of
+from trnrt.report.verdict import verdict_of
 from trnrt.text import count_text, ends_text, escape_text, list_text, name_text, range_text
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from trnrt.nki.machine.timing import Cause, Range
     from trnrt.nki.profiling import Profile, StepUse
     from trnrt.report.comparing import Change, Comparison
+    from trnrt.report.verdict import Tried
 
 STEPS_SHOWN = 20
 """The most steps in a profile's table: those that take longest."""
@@ -36,10 +38,10 @@ def heading(profile: Profile, name: str) -> Line:
     return Line(f"{name_text(name)}: {profile.dtype} on {profile.target}{cores}{rows}", "bold")
 
 
-def profile_parts(profile: Profile, name: str) -> list[RenderableType]:
-    """A profile, from top to bottom."""
-    parts: list[RenderableType] = [heading(profile, name), _latency(profile), _utilization(profile)]
-    parts += [*_bottleneck(profile), ""]
+def profile_parts(profile: Profile, name: str, tried: Sequence[Tried] = ()) -> list[RenderableType]:
+    """A profile, from top to bottom. ``tried``: see ``verdict_of``."""
+    parts: list[RenderableType] = [heading(profile, name), *_verdict(profile, tried)]
+    parts += [_latency(profile), _utilization(profile), *_bottleneck(profile), ""]
     parts += range_lines(profile.benchmark, profile.causes)
     if profile.steps:
         parts += [step_uses_table(profile), *_rest_text(profile.steps), ""]
@@ -163,6 +165,14 @@ def _utilization(profile: Profile) -> Line:
         f"{profile.hbm_bytes:,} HBM bytes"
     )
     return Line(f"MFU {_share(profile.mfu)}, MBU {_share(profile.mbu)}; {counts}")
+
+
+def _verdict(profile: Profile, tried: Sequence[Tried]) -> list[Line]:
+    """What holds the latency, and what to try."""
+    found = verdict_of(profile, tried)
+    if found is None:
+        return []
+    return [Line(found.sentence, "bold"), *(Line(f"  try {advice.text}") for advice in found.advice), Line()]
 
 
 def _bottleneck(profile: Profile) -> list[Line]:

@@ -1,18 +1,41 @@
 // The API's reference, from the server's own /openapi.json.
 
-import {getJson} from "./api.js";
+import {getJson, setKey} from "./api.js";
 import {at, counted, element} from "./elements.js";
 import {marked, schemaOf} from "./schema.js";
+import {tryBox} from "./trying.js";
 
+// The models that are ready, and what is to be done when they are other ones.
+const known = {models: [], boxes: []};
 const METHODS = ["get", "post", "put", "patch", "delete"];
 
 async function start() {
   try {
     show((await getJson("openapi.json")).document);
+    await nameModels();
   } catch (error) {
     at("error").textContent = error.message;
     at("error").hidden = false;
   }
+}
+
+// The models, for examples; a server with keys names them to those who have one.
+async function nameModels() {
+  try {
+    known.models = (await getJson("models.json")).document.models.filter((model) => model.state === "ready");
+    at("key-help").textContent = "";
+  } catch (error) {
+    known.models = [];
+    at("key-card").hidden = error.status !== 401;
+    at("key-help").textContent = error.status === 401 ? "This server asks for an API key. It is kept in this page only." : error.message;
+  }
+  for (const refresh of known.boxes) refresh();
+}
+
+async function useKey(event) {
+  event.preventDefault();
+  setKey(at("key").value.trim());
+  await nameModels();
 }
 
 function show(api) {
@@ -56,7 +79,14 @@ function card(api, operation) {
     ...toldOf(operation),
     ...parametersOf(api, [...operation.shared, ...(operation.parameters ?? [])].map((each) => resolved(api, each))),
     ...bodyOf(api, operation.requestBody),
+    ...tryBox(operationFor(api, operation), known),
     element("h3", {}, "Answers"), answersOf(api, operation.responses));
+}
+
+// An operation with all references followed, for trying it.
+function operationFor(api, operation) {
+  const parameters = [...operation.shared, ...(operation.parameters ?? [])].map((each) => resolved(api, each));
+  return {...operation, parameters, content: resolved(api, operation.requestBody)?.content ?? {}};
 }
 
 // The summary, unless the description begins with it.
@@ -119,4 +149,5 @@ function paragraphs(text) {
   return text.split(/\n\s*\n/).filter((part) => part.trim() !== "").map((part) => element("p", {}, ...marked(part.trim())));
 }
 
+at("key-form").addEventListener("submit", useKey);
 start();

@@ -3,6 +3,7 @@
 import {bytesText, element} from "./elements.js";
 import {Pad} from "./pad.js";
 import {pngOf} from "./png.js";
+import {Preparing} from "./preparing.js";
 import {SAMPLES} from "./samples.js";
 import {picture} from "./strokes.js";
 
@@ -14,15 +15,17 @@ const TYPES = ["image/png", "image/jpeg"];
 export function imageForm(form, limit, said) { return new ImageForm(form, limit, said); }
 
 class ImageForm {
-  constructor({width, height, color, draws}, limit, said) {
+  constructor(form, limit, said) {
+    const {width, height, color, draws} = form;
     Object.assign(this, {width, height, color, found: draws, limit, said, file: null});
+    this.preparing = new Preparing(form);
     this.draws = color === "L" && width !== null && height !== null && width <= DRAWN && height <= DRAWN;
     this.seen = element("canvas", {class: "seen", id: "seen", role: "img", "aria-label": "Nothing yet", width: 1, height: 1});
     this.caption = element("figcaption", {id: "seen-caption"});
     const figure = element("figure", {}, this.seen, this.caption);
     const file = this.chooser();
     this.element = this.draws ? element("div", {class: "picture"}, ...this.drawing(figure)) : element("div", {class: "file"}, file, figure);
-    this.below = this.draws ? element("div", {}, this.help(), file) : null;
+    this.below = element("div", {}, ...(this.draws ? [this.help(), file] : []), this.preparing.element);
     this.refresh();
   }
 
@@ -30,11 +33,12 @@ class ImageForm {
     const canvas = element("canvas", {
       id: "pad", class: "pad", tabindex: 0, role: "application", "aria-label": "Drawing area, empty", "aria-describedby": "pad-help",
     });
+    this.hint = element("span", {class: "hint", id: "hint", "aria-hidden": "true"}, "Draw here");
     this.pad = new Pad(canvas, () => this.drawn(), this.said);
     const digits = Object.keys(SAMPLES).map((digit) => element("button", {
       type: "button", "aria-label": `Sample ${digit}`, onclick: () => this.pad.setStrokes(SAMPLES[digit].map((stroke) => [...stroke])),
     }, digit));
-    return [canvas, element("div", {class: "beside"}, figure,
+    return [element("div", {class: "paper"}, canvas, this.hint), element("div", {class: "beside"}, figure,
       element("div", {class: "tools"},
         element("button", {type: "button", id: "undo", onclick: () => this.pad.undo()}, "Undo"),
         element("button", {type: "button", id: "clear", onclick: () => this.pad.clear()}, "Clear"))),
@@ -43,7 +47,7 @@ class ImageForm {
   }
 
   help() {
-    return element("p", {class: "help", id: "pad-help"}, "Draw with the mouse or a finger. With keys: arrows move the pen, ",
+    return element("p", {class: "help", id: "pad-help"}, "Draw with the mouse, a pen or a finger. With keys: arrows move the pen, ",
       element("kbd", {}, "Space"), " puts it down and lifts it, ", element("kbd", {}, "Backspace"), " takes a stroke back, ",
       element("kbd", {}, "Delete"), " clears, ", element("kbd", {}, "Enter"), " predicts.");
   }
@@ -54,17 +58,23 @@ class ImageForm {
     });
     const size = this.width === null || this.height === null ? "of any size" : `of ${this.width} x ${this.height} pixels`;
     const drop = element("div", {class: "drop", id: "drop"},
-      element("label", {for: "file"}, this.draws ? "Or a picture from a file" : "A picture from a file"), this.input,
+      element("label", {for: "file"}, this.draws ? "Or a picture from a file" : "A picture from a file"), this.input, this.camera(),
       ...this.answers(),
-      element("p", {class: "help", id: "file-help"}, `PNG or JPEG, up to ${bytesText(this.limit)}; it can be dropped here. ` +
+      element("p", {class: "help", id: "file-help"}, `PNG or JPEG, up to ${bytesText(this.limit)}; it can be dropped or pasted here. ` +
         `The server turns it into what the model takes: ${this.color === "L" ? "grey" : this.color} ${size}.`));
     const over = (event) => {
       event.preventDefault();
       drop.classList.toggle("over", event.type === "dragover");
     };
     for (const name of ["dragover", "dragleave", "drop"]) drop.addEventListener(name, over);
-    drop.addEventListener("drop", (event) => this.choose(event.dataTransfer.files[0]));
     return drop;
+  }
+
+  // For phones: other devices take it for another button to choose a file.
+  camera() {
+    const taken = element("input", {type: "file", id: "camera", class: "hidden", accept: "image/jpeg", capture: "environment", tabindex: -1,
+      "aria-label": "A picture from the camera", onchange: () => this.choose(taken.files[0])});
+    return element("span", {class: "touch"}, taken, element("button", {type: "button", onclick: () => taken.click()}, "Take a picture"));
   }
 
   // How the outputs are read, where the server recognises boxes or masks in them.
@@ -79,14 +89,16 @@ class ImageForm {
 
   // What the address adds: nothing where the server would choose the same.
   query() {
-    if (this.found === null) return "";
+    const prepared = this.preparing.query();
+    if (this.found === null) return prepared;
     const usual = this.found.sure ? this.found.kind : "none";
-    return this.reading.value === usual ? "" : `&draw=${this.reading.value}`;
+    return this.reading.value === usual ? prepared : `${prepared}&draw=${this.reading.value}`;
   }
 
   choose(file) {
     if (file === undefined) return;
     this.file = file;
+    if (this.input.files[0] !== file) this.input.value = "";
     this.pad?.blank();
     this.refresh();
     this.said(`${file.name} is chosen`);
@@ -99,6 +111,7 @@ class ImageForm {
   }
 
   refresh() {
+    if (this.draws) this.hint.hidden = this.pad.strokes.length > 0 || this.file !== null;
     if (this.file !== null) this.showFile(this.file);
     else if (this.draws && this.pad.strokes.length > 0) this.showDrawing();
     else this.show("Nothing yet", this.draws ? "Draw something: this is where you see what the model sees." : "No picture is chosen yet.");

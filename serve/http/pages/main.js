@@ -4,9 +4,9 @@ import {showAnswer, summary} from "./answer.js";
 import {getJson, hasKey, post, setKey} from "./api.js";
 import {at, counted, element} from "./elements.js";
 import {imageForm} from "./images.js";
-import {detailsOf, FRAGMENT, listOf} from "./models.js";
+import {detailsOf, FRAGMENT, listOf, optionsOf} from "./models.js";
 import {tableForm} from "./tables.js";
-import {textForm} from "./texts.js";
+import {tensorForm} from "./tensors.js";
 
 const WAITING = ["loading", "recovering", "unloading"];
 const POLL_MS = 1000;
@@ -16,7 +16,8 @@ const state = {models: [], server: null, chosen: null, form: null, shown: "", bu
 function say(text) { at("status").textContent = text; }
 
 function tell(error) {
-  at("error").textContent = error === null ? "" : error.message;
+  const id = error?.id ? [element("small", {}, "Request id, as in the server's log: ", element("code", {}, error.id))] : [];
+  at("error").replaceChildren(...(error === null ? [] : [element("span", {}, error.message), ...id]));
   at("error").hidden = error === null;
 }
 
@@ -72,6 +73,7 @@ function show() {
   at("count").textContent = `${ready} of ${counted(models.length, "model")} ready`;
   const chosen = named();
   at("list").replaceChildren(...(models.length > 0 ? listOf(models, chosen) : [element("li", {class: "help"}, "No model is served.")]));
+  at("pick").replaceChildren(...optionsOf(models, chosen));
   const now = JSON.stringify(chosen);
   if (now !== state.shown) choose(chosen);
   state.shown = now;
@@ -89,17 +91,26 @@ function choose(model) {
   document.title = `${model.name} - trnrt`;
   at("answer").replaceChildren(noAnswer());
   if (model.state !== "ready") return;
-  state.form = formFor(model);
+  at("try-title").textContent = `Try ${model.name}`;
+  showForm(model, model.form.kind);
+}
+
+// The form of a kind; a model that takes a picture or a row takes JSON, too.
+function showForm(model, kind) {
+  const {form} = state.chosen;
+  state.form = kind === "json" ? tensorForm(model) : formFor(model);
   at("fields").replaceChildren(state.form.element);
-  at("below").replaceChildren(...(state.form.below ? [state.form.below] : []));
+  const other = form.kind === "json" ? null : kind === "json" ? form.kind : "json";
+  const title = {json: "Send numbers as JSON instead", image: "Send a picture instead", table: "Fill in fields instead"}[other];
+  const change = element("button", {type: "button", class: "plain", onclick: () => showForm(model, other)}, title ?? "");
+  at("below").replaceChildren(...(state.form.below ? [state.form.below] : []), ...(other === null ? [] : [change]));
 }
 
 function noAnswer() { return element("p", {class: "empty"}, "The answer appears here."); }
 
 function formFor(model) {
   const {form} = model;
-  if (form.kind === "image") return imageForm(form, state.server.max_body_mib * 1048576, say);
-  return form.kind === "table" ? tableForm(form, say) : textForm(model);
+  return form.kind === "image" ? imageForm(form, state.server.max_body_mib * 1048576, say) : tableForm(form, say);
 }
 
 async function predict(event) {
@@ -109,7 +120,7 @@ async function predict(event) {
   tell(null);
   setBusy(true);
   try {
-    const path = `predict?model=${encodeURIComponent(chosen.name)}${form.query?.() ?? ""}`;
+    const path = form.path?.() ?? `predict?model=${encodeURIComponent(chosen.name)}${form.query?.() ?? ""}`;
     const sent = await form.sent();
     const began = performance.now();
     const answer = await post(path, sent.type, sent.body);
@@ -160,10 +171,21 @@ at("refresh").addEventListener("click", async () => {
   await refresh();
   say(at("count").textContent);
 });
+at("pick").addEventListener("change", () => { location.hash = `${FRAGMENT}${encodeURIComponent(at("pick").value)}`; });
 addEventListener("hashchange", () => {
   if (state.server !== null) show();
-  if (location.hash.startsWith(FRAGMENT)) reveal(at("model"));
+  if (location.hash.startsWith(FRAGMENT)) reveal(at(at("try").hidden ? "model" : "try"));
 });
-// A picture that misses the place for it must not replace the page.
-for (const name of ["dragover", "drop"]) addEventListener(name, (event) => event.preventDefault());
+// A picture may be dropped anywhere; one for a model that takes none must not replace the page.
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  state.form?.choose?.(event.dataTransfer?.files[0]);
+});
+addEventListener("paste", (event) => {
+  const file = [...event.clipboardData?.files ?? []].find(({type}) => type.startsWith("image/"));
+  if (file === undefined || state.form?.choose === undefined) return;
+  event.preventDefault();
+  state.form.choose(Object.assign(file, {pasted: true}));
+});
 refresh();

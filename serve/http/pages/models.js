@@ -21,6 +21,12 @@ export function listOf(models, chosen) {
   }, element("span", {class: "name"}, ...breakable(model.name)), stateOf(model), element("small", {}, briefOf(model)))));
 }
 
+// The same for narrow pages.
+export function optionsOf(models, chosen) {
+  return models.map((model) => element("option", {value: model.name, selected: model === chosen},
+    model.state === "ready" ? model.name : `${model.name} (${STATES[model.state] ?? model.state})`));
+}
+
 // A name may be broken after each underscore.
 function breakable(name) { return name.split("_").flatMap((part, k) => (k === 0 ? [part] : ["_", element("wbr"), part])); }
 

@@ -32,11 +32,14 @@ if TYPE_CHECKING:
 Columns = dict[str, Any]
 
 
-def report_data(profile: Profile, name: str = "", difference: Difference | None = None) -> Columns:
+def report_data(
+    profile: Profile, name: str = "", difference: Difference | None = None, graph: Columns | None = None
+) -> Columns:
     """The data that the page's script draws: ``texts``, ``steps``, ``roofline``, the source and each core's timeline.
 
     ``places``: the numbers of sources as text, each with its file and line. ``run``: what another report needs besides,
-    to compare itself with this one. ``difference``: from another run, which is drawn as well (``against``).
+    to compare itself with this one. ``difference``: from another run, which is drawn as well (``against``). ``graph``:
+    see ``graph_data``.
     """
     texts = Texts()
     roofline, files = profile.roofline, Files(profile)
@@ -46,9 +49,11 @@ def report_data(profile: Profile, name: str = "", difference: Difference | None 
             "intensity": number(roofline.intensity),
             "achieved": number(roofline.achieved_tflops),
             "peak": number(roofline.peak_tflops),
+            "dtype": profile.dtype,
             "bandwidth": number(roofline.hbm_gbps),
             "steps": [_step_point(step, roofline.peak_tflops) for step in profile.steps],
         },
+        "graph": graph,
         "cores": [_core(timeline, profile.steps, texts) for timeline in profile.cores],
         "run": {
             "name": name,
@@ -73,6 +78,9 @@ def _step(step: StepUse) -> Columns:
         "nodes": [name_text(node) for node in step.nodes],
         "start": round(step.start_us * 1e6),
         "end": round(step.end_us * 1e6),
+        "time": step.time_us,
+        "share": number(step.share) or 0.0,
+        "bound": step.bound,
     }
 
 
@@ -91,6 +99,7 @@ def _core(timeline: Timeline, steps: Sequence[StepUse], texts: Texts) -> Columns
     return {
         "lanes": list(timeline.lanes),
         "duration": timeline.duration,
+        "launch": round(timeline.timing.benchmark_ns * 1000),
         # Issues, and after them the triggers of the transfers.
         "spans": {
             "lane": lane,

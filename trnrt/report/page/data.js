@@ -35,6 +35,7 @@ class Core {
     this.other = other;
     this.lanes = raw.lanes;
     this.duration = Math.max(raw.duration, 1);
+    this.launch = raw.launch ?? 0;
     this.lane = Int32Array.from(raw.spans.lane);
     this.row = Int32Array.from(raw.spans.row);
     this.start = accumulated(raw.spans.start);

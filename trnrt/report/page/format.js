@@ -1,26 +1,35 @@
 // Numbers as text, colours, and elements. What a name says is set as text only, never as markup.
 
+const TIMES = [[1e3, "ns"], [1e6, "us"], [1e9, "ms"], [1e12, "s"]];
+
+// A duration with three significant digits, in picoseconds: the rule of trnrt/nki/units.py.
 function timeText(picoseconds) {
-  const size = Math.abs(picoseconds);
-  if (size < 1e6) return `${trimmed(picoseconds / 1e3, 1)} ns`;
-  if (size < 1e9) return `${trimmed(picoseconds / 1e6, 3)} us`;
-  return `${trimmed(picoseconds / 1e9, 4)} ms`;
+  if (picoseconds === 0) return "0 us";
+  const size = Number(picoseconds.toPrecision(3));
+  const [scale, unit] = TIMES.findLast(([least]) => Math.abs(size) >= least) ?? TIMES[0];
+  return `${significant(size / scale)} ${unit}`;
 }
 
-// For columns, as in the tables: two decimals, one from 100 on.
-function roundedTime(picoseconds) {
-  const [value, unit] = picoseconds < 1e6 ? [picoseconds / 1e3, "ns"] : picoseconds < 1e9 ? [picoseconds / 1e6, "us"] : [picoseconds / 1e9, "ms"];
-  const decimals = value < 100 ? 2 : value < 1000 ? 1 : 0;
-  return `${value.toLocaleString("en-US", {minimumFractionDigits: decimals, maximumFractionDigits: decimals})} ${unit}`;
+// A number with at least three digits.
+function significant(value) {
+  const size = Math.abs(value);
+  return fixed(value, size >= 99.95 || size === 0 ? 0 : size >= 9.995 ? 1 : 2);
 }
+
+function fixed(value, decimals) {
+  return value.toLocaleString("en-US", {minimumFractionDigits: decimals, maximumFractionDigits: decimals});
+}
+
+// A point in time, to the nanosecond; 0 is the first instruction.
+function momentText(picoseconds) { return `${fixed(picoseconds / 1e6, 3)} us`; }
 
 function trimmed(value, decimals) {
   return value.toLocaleString("en-US", {maximumFractionDigits: decimals});
 }
 
 function bytesText(bytes) {
-  if (bytes < 1024) return `${bytes} bytes`;
-  return bytes < 1048576 ? `${trimmed(bytes / 1024, 2)} KiB` : `${trimmed(bytes / 1048576, 2)} MiB`;
+  if (bytes < 1024) return `${fixed(bytes, 0)} bytes`;
+  return bytes < 1048576 ? `${fixed(bytes / 1024, 1)} KiB` : `${fixed(bytes / 1048576, 1)} MiB`;
 }
 
 // A round distance of at least `least`: 1, 2 or 5 times a power of ten.
@@ -31,7 +40,8 @@ function roundStep(least) {
 
 // The text of a tick: in the unit of the distance between ticks, so that neighbours differ.
 function tickText(time, step) {
-  const [scale, unit] = step < 1e6 && time < 1e7 ? [1e3, "ns"] : step < 1e9 && time < 1e10 ? [1e6, "us"] : [1e9, "ms"];
+  const size = Math.abs(time);
+  const [scale, unit] = step < 1e6 && size < 1e7 ? [1e3, "ns"] : step < 1e9 && size < 1e10 ? [1e6, "us"] : [1e9, "ms"];
   const decimals = Math.max(0, Math.ceil(-Math.log10(step / scale) - 1e-9));
   return time === 0 ? "0" : `${trimmed(time / scale, Math.min(decimals, 6))} ${unit}`;
 }
@@ -43,12 +53,18 @@ function readTheme() {
   const names = ["card", "line", "faint", "text", "muted", "accent", "select", "idle"];
   for (const name of names) theme[name] = style.getPropertyValue(`--${name}`).trim();
   theme.colours = Array.from({length: COLOURS}, (_, k) => style.getPropertyValue(`--c${k}`).trim());
+  theme.changes = ["worse", "better", "idle", "accent"].map((name) => style.getPropertyValue(`--${name}`).trim());
   theme.onColours = theme.colours.map(readableOn);
   theme.onIdle = readableOn(theme.idle);
   theme.sans = style.getPropertyValue("--sans").trim();
 }
 
+// Numbers from here on are the colours of a change: longer, shorter, as before, new or gone.
+const CHANGES = 1000;
+const CHANGE_NAMES = ["longer than before", "shorter than before", "as before", "new, or gone"];
+
 function colour(number) {
+  if (number >= CHANGES) return theme.changes[number - CHANGES];
   return number < 0 ? theme.idle : theme.colours[number % COLOURS];
 }
 
@@ -62,6 +78,7 @@ function readableOn(colour) {
 }
 
 function textOn(number) {
+  if (number >= CHANGES) return readableOn(theme.changes[number - CHANGES]);
   return number < 0 ? theme.onIdle : theme.onColours[number % COLOURS];
 }
 

@@ -181,14 +181,6 @@ class Live {
   ownLabels() {
     return [...this.ranks].filter(([, rank]) => rank !== OTHER).map(([label]) => fileless(texts[label]));
   }
-
-  summary() {
-    const {capacity, bank, byte} = this.memory;
-    const count = `${byte.length.toLocaleString("en-US")} ${byte.length === 1 ? "tile" : "tiles"}`;
-    const banks = bank ? `, in ${capacity / bank} banks of ${bytesText(bank)}` : "";
-    const [most, all] = [this.most.toLocaleString("en-US"), capacity.toLocaleString("en-US")];
-    return `at most ${most} of ${all} bytes a partition alive (${(100 * this.most / capacity).toFixed(1)} %), at ${timeText(this.when)}; ${count}${banks}`;
-  }
 }
 
 // A dashed line: the capacity.
@@ -238,7 +230,7 @@ function showAlive(panel, live, time) {
   const share = (100 * total / memory.capacity).toFixed(1);
   const under = `${bytesText(total)} a partition (${share} %) in ${tiles.length.toLocaleString("en-US")} ${tiles.length === 1 ? "tile" : "tiles"}`;
   panel.replaceChildren(
-    element("h3", {"data-field": "time"}, `${memory.name} at ${timeText(time)}`), element("p", {class: "under", "data-field": "alive"}, under), list,
+    element("h3", {"data-field": "time"}, `${memory.name} at ${momentText(time)}${time === live.when ? ", where most is alive" : ""}`), element("p", {class: "under", "data-field": "alive"}, under), list,
     ...(rest > 0 ? [element("p", {class: "empty"}, `and ${rest.toLocaleString("en-US")} smaller ones`)] : []),
   );
   delete panel.dataset.tile;

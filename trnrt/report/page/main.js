@@ -7,6 +7,7 @@ const timeline = new Timeline(at("timeline"));
 const source = new Source(at("files"), at("source"), clickLine);
 const state = {core: 0, mode: "step", hovered: OTHER, pinned: OTHER, before: OTHER, alone: null, line: null, mask: null, tile: null, whole: false, memory: "bytes", keys: []};
 let memories = [];
+let changes = new Map();
 let frame = 0;
 
 const core = () => cores[state.core];
@@ -15,9 +16,28 @@ const selected = () => (state.hovered !== OTHER ? state.hovered : state.pinned);
 // The core of the other run; undefined without one. Of a run on fewer cores its last one.
 const coreBefore = () => coresBefore[Math.min(state.core, coresBefore.length - 1)];
 
-// What decides a span's colour: its step, or its operation.
+// Of each step, by how much it changed on the critical path since the other run: a colour's number.
+function stepChanges() {
+  const totals = new Map();
+  const {step, line} = core().instructions;
+  const seen = new Set();
+  step.forEach((number, k) => {
+    const use = number === OTHER || report.entry === OTHER ? undefined : useOf({file: report.entry, line: line[k]});
+    if (use === undefined || seen.has(use)) return;
+    seen.add(use);
+    const {path, before} = totals.get(number) ?? {path: 0, before: undefined};
+    totals.set(number, {path: path + use.path, before: use.before === undefined ? before : (before ?? 0) + use.before});
+  });
+  return new Map([...totals].map(([number, {path, before}]) => {
+    const by = before === undefined ? 3 : path > before ? 0 : path < before ? 1 : 2;
+    return [number, CHANGES + by];
+  }));
+}
+
+// What decides a span's colour: its step, its operation, or the change of its step.
 function keyOf(span, of = core()) {
   const number = of.instruction(span);
+  if (state.mode === "change") return changes.get(of.instructions.step[number]) ?? CHANGES + 3;
   return state.mode === "step" ? of.instructions.step[number] : of.instructions.operation[number];
 }
 
@@ -37,7 +57,7 @@ function chosenSteps() {
 function drawNow() {
   const stepsOfLine = coreBefore() === undefined ? new Set() : chosenSteps();
   const colours = new Map(state.keys.map((key, place) => [key, place]));
-  const paint = (key) => (key === OTHER ? OTHER : state.mode === "step" ? key : colours.get(key) ?? OTHER);
+  const paint = (key) => (key === OTHER ? OTHER : state.mode === "operation" ? colours.get(key) ?? OTHER : key);
   const isFaded = (key) => state.alone !== null && key !== state.alone;
   timeline.draw({
     selected: selected(),
@@ -57,6 +77,7 @@ function showPanel() {
   const span = selected();
   if (state.before !== OTHER) showSpan(at("panel"), coreBefore(), state.before, showBefore);
   else if (span === OTHER && state.line !== null) showLine(at("panel"), core(), state.line, goTo);
+  else if (span === OTHER) showOverview(at("panel"), core(), {select: goTo, choose: chooseLine});
   else showSpan(at("panel"), core(), span, goTo);
   source.mark(span === OTHER ? [] : [ownPlace(core(), span), entryPlace(core(), span)].filter((place) => place !== null));
 }
@@ -83,7 +104,7 @@ function clickLine(place) { chooseLine(samePlace(state.line, place) && state.pin
 function chooseLine(place) {
   Object.assign(state, {line: place, mask: place && linesMask(core(), place), pinned: OTHER, hovered: OTHER, before: OTHER});
   source.press(place);
-  if (place !== null && !isLineInView()) show(0, view.whole);
+  if (place !== null && !isLineInView()) showAll();
   showPanel();
   redraw();
 }
@@ -108,9 +129,11 @@ function goTo(span) {
 function setCore(number) {
   Object.assign(state, {core: number, hovered: OTHER, pinned: OTHER, before: OTHER, tile: null, alone: null});
   state.mask = state.line && linesMask(core(), state.line);
-  const whole = Math.max(core().duration, coreBefore()?.duration ?? 0);
-  Object.assign(view, {from: 0, to: whole, whole, cursor: null});
+  const launch = Math.max(core().launch, coreBefore()?.launch ?? 0);
+  const whole = launch + Math.max(core().duration, coreBefore()?.duration ?? 0);
+  Object.assign(view, {from: -launch, to: whole - launch, start: -launch, whole, cursor: null});
   timeline.setCore(core(), coreBefore());
+  changes = stepChanges();
   buildMemories();
   buildLegend();
   showPanel();
@@ -143,17 +166,24 @@ function labelKey(live) {
 }
 
 function paintSwatches(within) {
-  for (const swatch of within.querySelectorAll("[data-swatch]")) swatch.style.background = colour(Number(swatch.dataset.swatch));
+  for (const swatch of within.querySelectorAll("[data-swatch]")) swatch.style[swatch.tagName === "I" ? "background" : "fill"] = colour(Number(swatch.dataset.swatch));
 }
 
 function scaleMemories() {
   for (const memory of memories) {
     memory.setScale(state.whole, state.memory);
-    memory.title.textContent = state.memory === "bytes" ? memory.live.summary() : memorySummary(memory.memory, memory.used);
+    memory.title.textContent = memory.summary(state.memory);
   }
-  showTile(at("memory-panel"), null, OTHER);
   state.tile = null;
+  showMost();
   redraw();
+}
+
+// With nothing chosen, the panel shows what is alive when most is.
+function showMost() {
+  const most = memories[0]?.live;
+  if (most === undefined) at("memory-panel").replaceChildren();
+  else showAlive(at("memory-panel"), most, most.when);
 }
 
 function overMemory(picture, x, y) {
@@ -166,7 +196,8 @@ function overMemory(picture, x, y) {
 
 function showTileOf(picture, tile) {
   state.tile = tile === OTHER ? null : {memory: picture, tile};
-  showTile(at("memory-panel"), picture.memory, tile);
+  if (tile === OTHER) showMost();
+  else showTile(at("memory-panel"), picture.memory, tile);
   redraw();
 }
 
@@ -176,14 +207,15 @@ function buildLegend() {
   for (let span = 0; span < core().issues; span++) {
     times.set(keyOf(span), (times.get(keyOf(span)) ?? 0) + core().end[span] - core().start[span]);
   }
-  state.keys = [...times.keys()].sort((a, b) => (state.mode === "step" ? a - b : times.get(b) - times.get(a)));
+  state.keys = [...times.keys()].sort((a, b) => (state.mode === "operation" ? times.get(b) - times.get(a) : a - b));
   at("legend").replaceChildren(...state.keys.map((key, place) => legendItem(key, place)));
 }
 
 function legendItem(key, place) {
-  const name = key === OTHER ? "no step" : state.mode === "step" ? report.steps[key].name : texts[key];
+  const names = {step: (step) => report.steps[step].name, operation: (text) => texts[text], change: (change) => CHANGE_NAMES[change - CHANGES]};
+  const name = key === OTHER ? "no step" : names[state.mode](key);
   const swatch = element("i", {class: "swatch"});
-  swatch.style.background = colour(key === OTHER ? OTHER : state.mode === "step" ? key : place);
+  swatch.style.background = colour(key === OTHER ? OTHER : state.mode === "operation" ? place : key);
   const pressed = () => {
     state.alone = state.alone === key ? null : key;
     for (const [number, button] of at("legend").querySelectorAll("button").entries()) {
@@ -211,7 +243,7 @@ function clickBar(x, y) {
 }
 
 const NAVIGATION = {
-  "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6), "_": () => zoom(1 / 0.6), "0": () => show(0, view.whole),
+  "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6), "_": () => zoom(1 / 0.6), "0": showAll,
 };
 const PANNING = {ArrowLeft: () => pan(-0.15), ArrowRight: () => pan(0.15)};
 
@@ -259,6 +291,7 @@ function firstInView() {
 
 function onMemoryKey(event, picture) {
   const by = {ArrowUp: -1, ArrowDown: 1}[event.key];
+  if (event.key === "Escape") showTileOf(picture, OTHER);
   if (by === undefined || picture.count === 0) return;
   event.preventDefault();
   if (state.memory === "bytes") return stepMoment(picture.live, by);
@@ -289,6 +322,45 @@ function showStep(step) {
   if (end > start) show(start - margin, end + margin);
   at("timeline").scrollIntoView({block: "center"});
   redraw();
+}
+
+// The graph of a model's steps; undefined for a plain kernel.
+const graph = report.graph && new Graph(at("graph"), report.graph, chooseBox, (number) => goToRow(report.graph.boxes[number].step));
+
+function chooseBox(number) {
+  graph.select(number);
+  if (number !== OTHER) graph.reveal(number);
+  showBox(at("graph-panel"), report.graph, number, {row: goToRow, time: showStep, choose: chooseBox});
+  markRow(report.graph.boxes[number]?.step ?? OTHER);
+}
+
+function markRow(step) {
+  for (const link of document.querySelectorAll("#steps-table [data-step]")) {
+    link.closest("tr").classList.toggle("chosen", Number(link.dataset.step) === step);
+  }
+}
+
+function goToRow(step) {
+  const link = document.querySelector(`#steps-table [data-step="${step}"]`);
+  if (link === null) return;
+  markRow(step);
+  link.focus({preventScroll: true});
+  link.scrollIntoView({block: "center"});
+}
+
+function drawGraph() {
+  if (graph === null) return;
+  graph.draw();
+  paintSwatches(at("graph"));
+}
+
+function listenToGraph() {
+  if (graph === null) return;
+  at("graph-in").addEventListener("click", () => graph.zoom(1 / 0.7));
+  at("graph-out").addEventListener("click", () => graph.zoom(0.7));
+  at("graph-fit").addEventListener("click", () => graph.fit());
+  drawGraph();
+  chooseBox(OTHER);
 }
 
 function restyle() {
@@ -332,7 +404,7 @@ function listen() {
   at("source").addEventListener("keydown", (event) => { if (event.key === "Escape") letGo(); });
   document.addEventListener("keydown", onKey);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
-  new ResizeObserver(() => { drawRoofline(at("roofline")); redraw(); }).observe(document.body);
+  new ResizeObserver(() => { drawRoofline(at("roofline")); drawGraph(); redraw(); }).observe(document.body);
 }
 
 // The lines that the first sentence names, as links into the source.
@@ -346,8 +418,11 @@ readTheme();
 linkBottleneck();
 at("core").append(...cores.map((_, number) => element("option", {value: number}, String(number))));
 at("core-choice").hidden = cores.length < 2;
+at("change-choice").hidden = report.against === null;
 setCore(0);
+source.showLongest();
 listen();
+listenToGraph();
 restyle();
 
 // For tests, and for the curious: where things are, in pixels of the window.
@@ -359,6 +434,7 @@ window.trnrt = {
   report, view, state,
   core,
   draw: drawNow,
+  timeText, bytesText,
   barBefore: (span) => onPage(timeline.canvas, timeline.boxBefore(span)),
   bar: (span) => onPage(timeline.canvas, timeline.box(span)),
   tile: (memory, tile) => onPage(memories[memory].canvas, memories[memory].box(tile)),

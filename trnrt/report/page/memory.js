@@ -50,6 +50,19 @@ class Memory {
     return found;
   }
 
+  // Live bytes are what is used at once; an address range is where tiles lie, however little of it is used.
+  summary(mode) {
+    const {capacity, bank} = this.memory;
+    const count = `${this.count.toLocaleString("en-US")} ${this.count === 1 ? "tile" : "tiles"}`;
+    const {most, when} = this.live;
+    if (mode === "bytes") {
+      const banks = bank ? `, ${capacity / bank} banks of ${bytesText(bank)}` : "";
+      return `at most ${bytesText(most)} of ${bytesText(capacity)} a partition alive at once (${(100 * most / capacity).toFixed(1)} %), at ${momentText(when)}; ${count}${banks}`;
+    }
+    const first = this.memory.byte.reduce((least, byte) => Math.min(least, byte), capacity);
+    return `${count} between byte ${first.toLocaleString("en-US")} and byte ${this.used.toLocaleString("en-US")} of a partition; of this range at most ${bytesText(most)} are alive at once`;
+  }
+
   draw(selected) {
     if (this.mode === "bytes") this.live.draw(this.canvas);
     else this.drawAddresses(selected);
@@ -133,10 +146,3 @@ function binaryStep(least) { return 2 ** Math.ceil(Math.log2(Math.max(least, 1))
 
 // A tile's label without the folders of the file that allocated it.
 function fileless(label) { return label.replace(/^.*[\\/](?=[^\\/]*:\d+ in )/, ""); }
-
-function memorySummary(memory, used) {
-  const share = (100 * used / memory.capacity).toFixed(1);
-  const count = memory.byte.length;
-  const [top, all] = [used.toLocaleString("en-US"), memory.capacity.toLocaleString("en-US")];
-  return `up to byte ${top} of ${all} in a partition (${share} %), ${count.toLocaleString("en-US")} ${count === 1 ? "tile" : "tiles"}`;
-}

@@ -1,4 +1,4 @@
-// What is known about the bar or the tile under the pointer. Each value says in `data-field` what it is.
+// What is known about the bar or the tile under the pointer, or, with none, what is worth a look. Each value says in `data-field` what it is.
 
 function field(list, title, name, ...content) {
   const present = content.filter((part) => part !== "" && part !== null);
@@ -7,11 +7,6 @@ function field(list, title, name, ...content) {
 }
 
 function showSpan(panel, core, span, select) {
-  if (span === OTHER) {
-    delete panel.dataset.span;
-    panel.replaceChildren(element("p", {class: "empty"}, "Point at a bar to see its instruction."));
-    return;
-  }
   const list = element("dl");
   timeFields(list, core.start[span], core.end[span]);
   waitField(list, core, span, select);
@@ -26,10 +21,25 @@ function showSpan(panel, core, span, select) {
   });
 }
 
+const SHOWN_LINES = 5;
+
+// With nothing chosen: where the critical path goes, and the longest instructions, as links to them.
+function showOverview(panel, core, {select, choose}) {
+  delete panel.dataset.span;
+  const item = (text, under, action, time) => element("li", {}, element("i"),
+    element("span", {}, element("button", {type: "button", class: "link", onclick: action}, text), element("small", {}, under)), element("b", {}, time));
+  const lines = report.lines.filter(({path}) => path > 0).sort((a, b) => b.path - a.path).slice(0, SHOWN_LINES);
+  const byLine = lines.map((use) => item(placeText(use), codeOf(use), () => choose({file: use.file, line: use.line}), `${timeText(use.path)}, ${shareText(use.share)}`));
+  const spans = Array.from({length: core.issues}, (_, span) => span).sort((a, b) => core.end[b] - core.start[b] - core.end[a] + core.start[a]);
+  const bySpan = spans.slice(0, SHOWN_LINES).map((span) => item(core.label(span), `${core.laneName(span)}, ${core.stepName(span)}`, () => select(span), timeText(core.end[span] - core.start[span])));
+  const column = (title, items) => element("div", {}, element("h3", {}, title), element("ol", {class: "alive"}, ...items));
+  panel.replaceChildren(element("div", {class: "overview", "data-field": "overview"}, column("Longest on the critical path", byLine), column("Longest instructions", bySpan)));
+}
+
 function timeFields(list, start, end) {
   field(list, "Duration", "duration", timeText(end - start));
-  field(list, "Start", "start", timeText(start));
-  field(list, "End", "end", timeText(end));
+  field(list, "Start", "start", momentText(start));
+  field(list, "End", "end", momentText(end));
 }
 
 function waitField(list, core, span, select) {
@@ -66,7 +76,7 @@ function transferField(list, core, span) {
     `${bytesText(payload[transfer])} ${rate ? `at ${rate}` : ""}`,
     `${bytesText(hbm[transfer])} of HBM traffic`,
     `${packets[transfer].toLocaleString("en-US")} packets on ${engines[transfer]} DMA engines`,
-    `triggered by ${core.laneName(trigger)}, ${timeText(core.start[trigger])} to ${timeText(core.end[trigger])}`,
+    `triggered by ${core.laneName(trigger)}, ${momentText(core.start[trigger])} to ${momentText(core.end[trigger])}`,
   ];
   field(list, "DMA", "dma", ...parts.map((part) => element("div", {}, part)));
 }
@@ -82,18 +92,13 @@ function sourceFields(list, core, span) {
 }
 
 function showTile(panel, memory, tile) {
-  if (tile === OTHER) {
-    delete panel.dataset.tile;
-    panel.replaceChildren(element("p", {class: "empty"}, "Point at a picture to see what is alive, or its tile."));
-    return;
-  }
   const {byte, bytes, partition, start, end} = memory;
   const list = element("dl");
   field(list, "Bytes", "bytes", `${bytes[tile].toLocaleString("en-US")} a partition`);
   const [first, last] = [byte[tile], byte[tile] + bytes[tile]];
   field(list, "Address", "address", `${first.toLocaleString("en-US")} to ${last.toLocaleString("en-US")}`);
   field(list, "Partition", "partition", partition[tile] ? `from ${partition[tile]}` : "");
-  field(list, "Alive", "alive", `${timeText(start[tile])} to ${timeText(end[tile])}`);
+  field(list, "Alive", "alive", `${momentText(start[tile])} to ${momentText(end[tile])}`);
   field(list, "Duration", "duration", timeText(end[tile] - start[tile]));
   field(list, "Allocated", "source", element("span", {class: "mono"}, texts[memory.source[tile]]));
   const title = element("h3", {"data-field": "tile"}, fileless(texts[memory.label[tile]]));

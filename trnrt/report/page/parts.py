@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from trnrt.nki.machine.targets import overlay_of
-from trnrt.nki.machine.timing import Range
 from trnrt.nki.profiling import Profile, StepUse
 from trnrt.report.profiles import wide_text
-from trnrt.text import count_text, escape_text, name_text, significant_text, size_text, time_text
+from trnrt.report.verdict import Tried, verdict_of
+from trnrt.text import count_text, escape_text, name_text, range_text, significant_text, size_text, time_text
 
 _NODES_SHOWN = 4
 
@@ -41,6 +41,17 @@ def _compared_mark(profile: Profile) -> str:
     )
 
 
+def verdict(profile: Profile, tried: Sequence[Tried] = ()) -> str:
+    """What holds the latency, and what to try; "" for a kernel without instructions. ``tried``: see ``verdict_of``."""
+    found = verdict_of(profile, tried)
+    if found is None:
+        return ""
+    tries = "".join(f"<li>Try {_text(advice.text)}</li>" for advice in found.advice)
+    return f'<p class="verdict" id="verdict">{_text(found.sentence)}</p>' + (
+        f'<ul class="tries" id="tries">{tries}</ul>' if tries else ""
+    )
+
+
 def bottleneck(profile: Profile) -> str:
     """The sentence on the bottleneck, with its advice; "" for a kernel without instructions."""
     found = profile.bottleneck
@@ -54,22 +65,22 @@ def facts(profile: Profile) -> str:
     """The numbers at the top."""
     found = [
         (
-            "Latency, benchmark",
-            time_text(profile.benchmark_us),
-            f"{_ends(profile.benchmark)}; predicted; what a benchmark of many runs measures"
+            "Latency, predicted",
+            range_text(profile.benchmark),
+            "what a benchmark of many runs measures, and its range; all shares are of this"
             f"{'' if profile.fits else '; the kernel does not fit'}",
         ),
         (
-            "Latency, profiler",
-            time_text(profile.profiler_us),
-            f"{_ends(profile.profiler)}; predicted; its total_time, with the program's start and end",
+            "A profiler's total_time",
+            range_text(profile.profiler),
+            "the same run by another clock: with the whole of the program's start and end",
         ),
         ("MFU", share_text(profile.mfu), "of the tensor engine's peak"),
         ("MBU", share_text(profile.mbu), "of the HBM bandwidth"),
         ("HBM traffic", size_text(profile.hbm_bytes), _read_and_written(profile)),
         ("DMA transfers", f"{profile.dma_transfer_count:,}", count_text(profile.dma_packets, "packet")),
         ("Instructions", f"{profile.instructions:,}", f"{significant_text(profile.flops / 1e6)} MFLOP"),
-        ("SBUF and PSUM peak", _peaks(profile), "a partition"),
+        ("SBUF and PSUM peak", _peaks(profile), "a partition, alive at once in the program's order"),
     ]
     return "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}<small>{_text(note)}</small></dd></div>"
@@ -128,9 +139,7 @@ def causes_table(profile: Profile) -> str:
     if not rows:
         return "<p>Nothing that is uncertain changes this prediction.</p>"
     heads = ("Cause, alone", "Least", "Most", "To pin it, write in the kernel", "What the interval comes from")
-    whole = (
-        f"The benchmark's figure is {time_text(profile.benchmark_us)}, and {_ends(profile.benchmark)} with all together"
-    )
+    whole = f"The prediction is {range_text(profile.benchmark)}, with all causes together"
     return f"<p>{_text(whole)}.</p>" + table("What makes the range wide", heads, rows, numeric=(1, 2))
 
 
@@ -142,10 +151,6 @@ def notes(profile: Profile) -> str:
     items = "".join(f"<li>{_text(note)}</li>" for note in found)
     card = '<section class="card" aria-labelledby="notes"><h2 id="notes">Notes</h2>'
     return f'{card}<ul class="notes">{items}</ul></section>'
-
-
-def _ends(found: Range) -> str:
-    return f"{time_text(found.least_us)} to {time_text(found.most_us)}"
 
 
 def share_text(share: float) -> str:

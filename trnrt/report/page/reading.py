@@ -102,7 +102,7 @@ def _check_core(core: dict[str, Any], texts: int) -> None:
     transfers, issued = len(moves["issue"]), len(issues["instruction"])
     if not all(isinstance(lane, str) for lane in core["lanes"]):
         raise ValueError("a lane in it has no name")
-    _check([core["duration"]], 1)
+    _check([core["duration"], core.get("launch", 0)], 2)
     _check(spans["lane"], issued + transfers, len(core["lanes"]))
     _check(spans["row"], issued + transfers, _MOST_ROWS)
     _check(spans["length"], issued + transfers)

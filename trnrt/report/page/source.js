@@ -49,7 +49,7 @@ function changeText(use) {
   if (use === undefined) return "";
   if (use.before === undefined) return "new";
   const by = use.path - use.before;
-  return by === 0 ? "" : `${by > 0 ? "+" : "-"}${roundedTime(Math.abs(by))}`;
+  return by === 0 ? "" : `${by > 0 ? "+" : "-"}${timeText(Math.abs(by))}`;
 }
 
 function changeCell(use) {
@@ -121,7 +121,7 @@ class Source {
     const button = element("button", {type: "button", "aria-pressed": "false", "aria-label": said}, String(place.line));
     const row = element(
       "tr", {class: "used", title: said, onclick: () => this.choose(place)}, element("td", {class: "at"}, button),
-      element("td", {class: "path"}, pathBar(use), element("span", {}, share)), element("td", {class: "busy"}, busy ? roundedTime(busy) : ""), ...changeCell(use), code,
+      element("td", {class: "path"}, pathBar(use), element("span", {}, share)), element("td", {class: "busy"}, busy ? timeText(busy) : ""), ...changeCell(use), code,
     );
     row.dataset.line = place.line;
     this.rows.set(place.line, row);
@@ -161,6 +161,12 @@ class Source {
     }
   }
 
+  // The line with the largest part of the critical path in the file that is open.
+  showLongest() {
+    const lines = report.lines.filter(({file, path}) => file === this.file && path > 0);
+    if (lines.length > 0) this.reveal(this.rows.get(lines.reduce((most, use) => (use.path > most.path ? use : most)).line));
+  }
+
   // Open a line's file, and scroll the pane (not the page) to it.
   show(place) {
     if (!this.shown.some(({file}) => file === place.file)) return;
@@ -190,7 +196,7 @@ function showLine(panel, core, place, select) {
   if (spans.length > 0) {
     const longest = spans.reduce((most, span) => (core.end[span] - core.start[span] > core.end[most] - core.start[most] ? span : most));
     const links = [["first", spans[0]], ["longest", longest], ["last", spans.at(-1)]].map(([name, span]) =>
-      element("div", {}, element("button", {type: "button", class: "link", onclick: () => select(span)}, `${name}: ${core.label(span)} at ${timeText(core.start[span])}`)));
+      element("div", {}, element("button", {type: "button", class: "link", onclick: () => select(span)}, `${name}: ${core.label(span)} at ${momentText(core.start[span])}`)));
     field(list, "Show", "show", ...links);
   }
   const code = codeOf(place);

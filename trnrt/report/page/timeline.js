@@ -3,8 +3,9 @@
 const AXIS = 26;
 const LANE_GAP = 8;
 
-// What all pictures over time show of it, and the time under the pointer (null for none), picoseconds.
-const view = {from: 0, to: 1, whole: 1, cursor: null};
+// What all pictures over time show of it, and the time under the pointer (null for none), picoseconds. 0 is the first
+// instruction; the launch is before it, from `start` on.
+const view = {from: 0, to: 1, start: 0, whole: 1, cursor: null};
 
 function gutter(width) { return width < 560 ? 90 : 112; }
 function xOf(time, width) { return gutter(width) + (time - view.from) / (view.to - view.from) * (width - gutter(width)); }
@@ -13,9 +14,11 @@ function timeAt(x, width) { return view.from + (x - gutter(width)) / (width - gu
 function show(from, to) {
   const length = Math.min(Math.max(to - from, Math.min(2000, view.whole)), view.whole);
   const middle = (from + to) / 2;
-  view.from = Math.min(Math.max(0, to - from === length ? from : middle - length / 2), view.whole - length);
+  view.from = Math.min(Math.max(view.start, to - from === length ? from : middle - length / 2), view.start + view.whole - length);
   view.to = view.from + length;
 }
+
+function showAll() { show(view.start, view.start + view.whole); }
 
 function zoom(factor, time = (view.from + view.to) / 2) {
   show(time - (time - view.from) * factor, time + (view.to - time) * factor);
@@ -38,7 +41,7 @@ function lanePositions(core, before) {
     if (rows.length + under.length === 0) continue;
     const row = Math.max(4, Math.min(22, Math.floor(88 / Math.max(1, rows.length))));
     const thin = Math.max(4, Math.min(11, Math.floor(44 / Math.max(1, under.length))));
-    const height = row * rows.length;
+    const height = rows.length ? row * rows.length : 16;  // of a lane that only the other run uses, room for its name
     places.push({name, rows, y, row, height, under: {rows: under, y: y + height, row: thin, height: thin * under.length}});
     y += height + thin * under.length + LANE_GAP;
   }
@@ -88,6 +91,7 @@ class Timeline {
     const place = places.find((one) => y >= one.y && y < one.y + one.height);
     if (place === undefined || x < gutter(width)) return OTHER;
     const row = place.rows[Math.floor((y - place.y) / place.row)];
+    if (row === undefined) return OTHER;
     const span = core.nearest(row, timeAt(x, width));
     const box = boxOf(span);
     return x >= box.x - 3 && x <= box.x + box.width + 3 ? span : OTHER;
@@ -98,6 +102,8 @@ class Timeline {
   draw(state) {
     const [context, width] = prepared(this.canvas, this.height);
     drawTicks(context, width, AXIS, this.height);
+    this.places.forEach((place) => drawBand(context, width, place));
+    drawLaunch(context, width, this.core.launch, AXIS, this.height);
     for (const place of this.places) {
       this.drawLane(context, width, this.core, place, state);
       if (this.before) this.drawLane(context, width, this.before, place.under, state.before);
@@ -115,7 +121,7 @@ class Timeline {
     context.font = `12px ${theme.sans}`;
     for (const {name, y, height, under} of this.places) {
       context.font = `12px ${theme.sans}`;
-      context.fillText(fitted(context, name, room), room, height ? y + height / 2 : under.y - 4);
+      context.fillText(fitted(context, name, room), room, y + height / 2);
       context.font = `10.5px ${theme.sans}`;
       if (under.height) context.fillText("before", room, under.y + under.height / 2);
     }
@@ -150,10 +156,6 @@ class Timeline {
   }
 
   drawLane(context, width, core, place, state) {
-    context.fillStyle = theme.faint;
-    context.globalAlpha = 0.55;
-    context.fillRect(gutter(width), place.y, width - gutter(width), Math.max(0, place.height - place.row + barHeight(place.row)));
-    context.globalAlpha = 1;
     place.rows.forEach((row, number) => this.drawRow(context, width, core, place, row, number, state));
   }
 
@@ -234,6 +236,44 @@ class Timeline {
     context.lineTo(x1 - 7, y1 + 3.5);
     context.fill();
   }
+}
+
+// The ground of a lane.
+function drawBand(context, width, place) {
+  context.fillStyle = theme.faint;
+  context.globalAlpha = 0.55;
+  context.fillRect(gutter(width), place.y, width - gutter(width), Math.max(0, place.height - place.row + barHeight(place.row)));
+  context.globalAlpha = 1;
+}
+
+// The program's fixed start and end, as a hatched block before the first instruction.
+function drawLaunch(context, width, launch, top, bottom) {
+  const [left, right] = [Math.max(gutter(width), xOf(-launch, width)), Math.min(width, xOf(0, width))];
+  if (launch === 0 || right - left < 1) return;
+  context.save();
+  context.beginPath();
+  context.rect(left, top, right - left, bottom - top);
+  context.clip();
+  context.fillStyle = theme.faint;
+  context.fillRect(left, top, right - left, bottom - top);
+  context.strokeStyle = theme.line;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let x = left - (bottom - top); x < right; x += 9) {
+    context.moveTo(x, bottom);
+    context.lineTo(x + bottom - top, top);
+  }
+  context.stroke();
+  context.restore();
+  const text = `launch ${timeText(launch)}`;
+  context.font = `12px ${theme.sans}`;
+  if (context.measureText(text).width > right - left - 12) return;
+  context.textAlign = "center";
+  const [middle, half] = [(left + right) / 2, context.measureText(text).width / 2 + 6];
+  context.fillStyle = theme.card;
+  context.fillRect(middle - half, top + 6, 2 * half, 20);
+  context.fillStyle = theme.text;
+  context.fillText(text, middle, top + 16.5);
 }
 
 // Bars leave a little of their row free.

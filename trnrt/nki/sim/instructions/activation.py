@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +18,13 @@ from trnrt.nki.machine.rules import operands
 from trnrt.nki.machine.rules.checks import dtype_rule
 from trnrt.nki.machine.rules.table import rule
 from trnrt.nki.machine.targets import Target
+from trnrt.nki.machine.windows import copy_call
 from trnrt.nki.sim.declaring import Args, declare
 from trnrt.nki.sim.tensor import NkiTensor
 from trnrt.nki.sim.trace import active_tracer
 
 __all__ = ["activation", "activation_reduce"]
 
-_ZERO = np.float32(0)
 _REDUCE_COMMANDS = (
     modes.reduce_cmd.idle,
     modes.reduce_cmd.reset,
@@ -92,9 +94,9 @@ def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     shift = None if bias is None else column(bias, arrays, target.ndim)
     function = within_range(instruction, arrays)
     assert function is not None
-    if _is_rectified_sum(instruction, target):
+    if _is_rectified_sum(instruction):
         assert shift is not None
-        return lambda: np.maximum(np.add(data(), shift(), out=target), _ZERO, out=target)
+        return rectified_sum(target, data, shift, arrays.scratch)
     store = accumulating_writer(instruction, arrays, OPERATORS["add"])
 
     def activate() -> None:
@@ -108,11 +110,43 @@ def _activation(instruction: Instruction, arrays: Arrays) -> Callable[[], None]:
     return activate
 
 
-def _is_rectified_sum(instruction: Instruction, target: Array) -> bool:
-    """True for ``dst = relu(data + bias)`` alone, in float32: computed in dst, without arrays for what is between."""
+def _is_rectified_sum(instruction: Instruction) -> bool:
+    """True for ``dst = relu(data + bias)`` alone, in float32."""
     plain = instruction["scale"] == 1.0 and instruction["bias"] is not None and instruction["reduce_regs"] is None
     floats = exact(instruction["dst"]) and instruction["data"].dtype.is_float
-    return bool(plain and floats and instruction["op"] is OPERATORS["relu"] and target.flags.c_contiguous)
+    return bool(plain and floats and instruction["op"] is OPERATORS["relu"])
+
+
+def rectified_sum(
+    target: Array,
+    data: Callable[[], Array],
+    shift: Callable[[], Any],
+    scratch: Callable[[str, tuple[int, ...]], Array],
+) -> Callable[[], None]:
+    """A call that puts ``relu(data + shift)`` into ``target``, without new arrays for what is between.
+
+    Both steps are on whole arrays without gaps: numpy takes five to ten times as long to combine 8,192 elements with a
+    single number, or with one for each row, than with as many (measured with numpy 2.4 and AVX2).
+    """
+    shifts, zeros = scratch("shifts", target.shape), _zeros(target.shape)
+    whole = target if target.flags.c_contiguous else scratch("rectified sum", target.shape)
+    write = None if whole is target else copy_call(target, whole)
+
+    def rectify() -> None:
+        np.copyto(shifts, shift())
+        np.maximum(np.add(data(), shifts, out=whole), zeros, out=whole)
+        if write is not None:
+            write()
+
+    return rectify
+
+
+@lru_cache(maxsize=64)
+def _zeros(shape: tuple[int, ...]) -> Array:
+    """Zeros to compare with; nobody writes to them."""
+    zeros = np.zeros(shape, np.float32)
+    zeros.flags.writeable = False
+    return zeros
 
 
 @declare(
