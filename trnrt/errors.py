@@ -1,4 +1,4 @@
-"""trnrt's own errors, all subclasses of TrnrtError, and its one warning.
+"""trnrt's own errors, all subclasses of TrnrtError, and its warnings.
 
 This module imports only the simulator's errors, so that every room may import it.
 
@@ -18,6 +18,10 @@ from trnrt.nki.errors import TrnrtError as TrnrtError
 
 class ModelFileError(TrnrtError):
     """The model file can't be read: missing, not ONNX, truncated, or broken inside."""
+
+
+class NoSuchModelError(ModelFileError):
+    """There is no model file at the path."""
 
 
 class InputError(TrnrtError):
@@ -63,6 +67,23 @@ class DeviceError(BackendError):
     def __init__(self, message: str, *, hint: str | None = None, usable: bool) -> None:
         super().__init__(message, hint=hint)
         self.usable = usable
+
+
+class InterruptedRunError(TrnrtError):
+    """A run was not begun, because its options have ``terminate`` set."""
+
+    exit_code = 1
+
+
+class NotSupportedError(TrnrtError, AttributeError):
+    """onnxruntime's interface has this name, and trnrt can't do it (docs/onnxruntime-api.md).
+
+    It is an AttributeError, too, so that ``hasattr`` is False.
+    """
+
+
+class InterfaceWarning(UserWarning):
+    """trnrt ignores something that a script for onnxruntime says; the warning names it, once in a process."""
 
 
 class KernelSizeError(TrnrtError):

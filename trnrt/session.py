@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -19,10 +20,11 @@ from trnrt.cache.entries import Entries
 from trnrt.cache.plan_files import save_partition
 from trnrt.cache.plans import PlanCache
 from trnrt.errors import DeviceError, OptionError
-from trnrt.importer import ImportedModel
+from trnrt.importer import ImportedModel, import_model
 from trnrt.inputs.drawing import blank, draw
 from trnrt.neuron.device import device_target, logical_config
 from trnrt.nki.machine.targets import DEFAULT_TARGET, Target, get_target
+from trnrt.ort.session import OrtSession
 from trnrt.planner import Plan, PlanOptions, make_plan
 from trnrt.planner.choices import DEFAULT, Choices
 from trnrt.planner.options import EIGHT_BITS, Float8
@@ -31,7 +33,7 @@ from trnrt.planner.sizes import default_shapes
 from trnrt.running.buckets import DEFAULT_BUCKETS, MOST_BUCKETS, check_buckets
 from trnrt.running.buckets import choose as choose_buckets
 from trnrt.running.bundles import Bundle, BundledPlans, read_bundle
-from trnrt.running.feeding import NodeArg, check_feeds, check_kinds, check_outputs, node_arg, row_counts
+from trnrt.running.feeding import NodeArg, check_feeds, check_kinds, check_outputs, feeds_of, node_arg, row_counts
 from trnrt.running.lengths import Fitted, Lengths
 from trnrt.running.no_rows import outputs_of_no_rows
 from trnrt.running.padding import open_lengths
@@ -42,6 +44,7 @@ from trnrt.running.results import RunResult
 from trnrt.running.routes import Routes
 from trnrt.running.rows import count_rows, join_slices, take_slice
 from trnrt.running.slicing import Slicer
+from trnrt.running.sources import Source, dtype_name, read_source
 
 if TYPE_CHECKING:
     from trnrt.nki.machine.timing import Range
@@ -49,10 +52,15 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 T = TypeVar("T")
 
+_AUTO = ("backend", "auto")
+
 
 class MoreOptions(TypedDict, total=False):
-    """Rarely used options of a session; see ``InferenceSession``."""
+    """Rarely used options of a session; see ``InferenceSession``. The first three are onnxruntime's."""
 
+    path_or_bytes: Source
+    enable_fallback: object
+    disabled_optimizers: object
     choices: Choices
     effort: int | None
     max_instructions: int | None
@@ -65,13 +73,14 @@ class MoreOptions(TypedDict, total=False):
     pads: Mapping[str, float] | None
 
 
-class InferenceSession:
+class InferenceSession(OrtSession):
     """A model, compiled for a target, that runs on the simulator or on a NeuronCore.
 
-    - ``model``: a file's path, or its content; or a bundle's directory (``trnrt compile -o DIR``), which decides all
-      that a plan depends on.
+    - ``model``: a file's path, its content, or a ModelProto; or a bundle's directory (``trnrt compile -o DIR``), which
+      decides all that a plan depends on.
     - ``target``: "trn1", "trn2", "trn3" or a target's file; by default this machine's device, else trn2.
-    - ``dtype``: the dtype of weights and activations, by default float32; sums are float32. float8_e4m3 and
+    - ``dtype``: the dtype of weights and activations, by default float32; sums are float32. It is a name, also "bf16"
+      or "fp16", or a dtype of numpy, ml_dtypes or torch. float8_e4m3 and
       float8_e5m2 are used where the tensor engine is then twice as fast, and bfloat16 elsewhere; they need
       ``calibration``.
     - ``fallback``: "onnxruntime" runs unsupported nodes on the CPU, and ``last_run.notes`` names them. By default such
@@ -92,20 +101,22 @@ class InferenceSession:
     - ``device``: the NeuronCores to use, and the time limit of a run. With its ``lnc`` 2, the two physical cores of a
       logical one divide the work where that is predicted to be faster, on the simulator, too.
 
-    Each shape is compiled once. ``last_run`` describes the last ``run``. Errors are TrnrtErrors. ``sess_options`` and
-    ``providers`` are ignored: a script for onnxruntime changes only its import.
+    Each shape is compiled once. ``last_run`` describes the last ``run``. Errors are TrnrtErrors. In a ``with`` block,
+    compiled programs are released at its end. A script for onnxruntime changes only its import: ``sess_options``,
+    ``providers`` and ``provider_options`` are as there (docs/onnxruntime-api.md).
     """
 
     lengths: Lengths | None
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes,
+        model: Source | None = None,
         sess_options: object = None,
         providers: Sequence[object] | None = None,
+        provider_options: Sequence[Mapping[str, str]] | None = None,
         *,
         target: str | os.PathLike[str] | None = None,
-        dtype: str | None = None,
+        dtype: object = None,
         backend: str = "auto",
         fallback: str | None = None,
         buckets: Sequence[int] | None = None,
@@ -114,49 +125,66 @@ class InferenceSession:
     ) -> None:
         if unknown := set(more) - set(MoreOptions.__annotations__):
             raise TypeError(f"InferenceSession has no option {min(unknown)!r}")
-        self.bundle = read_bundle(model)
-        device, effort = more.get("device"), more.get("effort")
-        if self.bundle is not None:
-            asked_for = {"target": target, "dtype": dtype, "fallback": fallback, "shapes": shapes, "buckets": buckets}
-            self._open_bundle(self.bundle, backend, device, {**asked_for, **more})
-            return
-        dtype = dtype or "float32"
-        asked = PlanOptions(
+        begun = time.perf_counter_ns()
+        self._take_options(sess_options, more)
+        self._source = read_source(model, more.get("path_or_bytes"))
+        asked = {"target": target, "dtype": dtype, "backend": backend, "fallback": fallback, "buckets": buckets}
+        chosen = self._read_providers(providers, provider_options)
+        given = {name: value for name, value in asked.items() if value is not None and (name, value) != _AUTO}
+        self._asked = {"backend": "auto", "shapes": shapes, **more, **chosen, **given}
+        self._open(self._asked)
+        self._begin_profiling(begun)
+
+    def _open(self, asked: dict[str, Any]) -> None:
+        self._check_cpu(asked.get("fallback"))
+        dtype = asked.get("dtype")
+        asked = {**asked, "dtype": None if dtype is None else dtype_name(dtype)}
+        self.bundle = read_bundle(self._source)
+        if self.bundle is None:
+            self._open_model(asked)
+        else:
+            self._open_bundle(self.bundle, asked)
+
+    def _open_model(self, asked: dict[str, Any]) -> None:
+        device, effort, dtype = asked.get("device"), asked.get("effort"), asked["dtype"] or "float32"
+        options = PlanOptions(
             dtype="bfloat16" if dtype in EIGHT_BITS else dtype,
-            choices=more.get("choices", DEFAULT),
+            choices=asked.get("choices", DEFAULT),
             effort=0 if effort is None else effort,
-            fallback=fallback,
-            shapes=dict(shapes or {}),
-            max_instructions=more.get("max_instructions"),
+            fallback=asked.get("fallback"),
+            shapes=dict(asked["shapes"] or {}),
+            max_instructions=asked.get("max_instructions"),
         )
-        cache = PlanCache(more.get("cache_dir"), enabled=more.get("cache", True))
-        self._choose_backend(backend, target, device, cache)
-        hardware = get_target(target or device_target() or DEFAULT_TARGET)
+        cache = PlanCache(asked.get("cache_dir"), enabled=asked.get("cache", True))
+        self._choose_backend(asked["backend"], asked.get("target"), device, cache)
+        hardware = get_target(asked.get("target") or device_target() or DEFAULT_TARGET)
         options = replace(
-            asked,
+            options,
             target=hardware.name,
             effort=int(self.backend == "neuron") if effort is None else effort,
             lnc=_lnc(hardware, None if device is None else device.lnc),
         )
-        self._file = model
+        self._file, narrow = self._source, asked.get("narrow", "faster")
         if dtype in EIGHT_BITS:  # refuse a target before the model is read
-            options = replace(options, float8=Float8(dtype, narrow=more.get("narrow", "faster")))
-        elif more.get("narrow", "faster") != "faster":
+            options = replace(options, float8=Float8(dtype, narrow=narrow))
+        elif narrow != "faster":
             raise OptionError(f"narrow chooses layers for 8-bit floats, and the dtype is {dtype}")
         self._read_model(cache)
+        buckets = asked.get("buckets")
         self.buckets = check_buckets(DEFAULT_BUCKETS if buckets is None else buckets)
-        options = with_ranges(self.model, self._open_lengths(options, more), more.get("calibration"))
+        options = with_ranges(self.model, self._open_lengths(options, asked), asked.get("calibration"))
         self._plan_with(Planner(self.model, options, cache))
 
-    def _open_bundle(
-        self, bundle: Bundle, backend: str, device: DeviceOptions | None, asked: Mapping[str, Any]
-    ) -> None:
+    def _open_bundle(self, bundle: Bundle, asked: Mapping[str, Any]) -> None:
         """Take everything that a plan depends on from the bundle. OptionError if the caller ``asked`` for another."""
+        if self._sizes:
+            raise OptionError("a bundle has its sizes", hint="leave out add_free_dimension_override_by_name")
         cache = BundledPlans(bundle, asked.get("cache_dir"), enabled=asked.get("cache", True))
+        device = asked.get("device")
         if bundle.programs is not None:
             given = device or DeviceOptions()
             device = replace(given, compiled=given.compiled or bundle.programs)
-        self._choose_backend(backend, bundle.options.target, device, cache)
+        self._choose_backend(asked["backend"], bundle.options.target, device, cache)
         self._file = str(bundle.model)
         self._read_model(cache)
         bundle.check_model(self.model.digest)
@@ -173,12 +201,13 @@ class InferenceSession:
         self.backend_reason = choice.reason
 
     def _read_model(self, cache: PlanCache) -> None:
-        self.model: ImportedModel = open_model(self._file, cache)
+        own = self._sizes  # the cache knows models as their files have them
+        self.model: ImportedModel = import_model(self._file, sizes=own) if own else open_model(self._file, cache)
         self.name = self.model.name
         self.metadata = self.model.metadata
         self._slicer = Slicer(self.model)
 
-    def _open_lengths(self, options: PlanOptions, more: MoreOptions) -> PlanOptions:
+    def _open_lengths(self, options: PlanOptions, more: Mapping[str, Any]) -> PlanOptions:
         """Check the lengths, and return the options with the largest one for the sizes that the model leaves open."""
         self.lengths = None
         sizes, pads = more.get("lengths"), more.get("pads")
@@ -236,8 +265,14 @@ class InferenceSession:
         of numbers become arrays of the input's dtype. Sequences are padded to the next of the session's ``lengths``.
         ``input_feed`` is onnxruntime's name for ``feeds``.
         """
+        given = feeds_of(self.model, feeds, input_feed)
+        if run_options is None and self._recorder is None:
+            return self._answer(output_names, given)
+        return self._run_watched(output_names, given, run_options)
+
+    def _answer(self, output_names: Sequence[str] | None, given: Mapping[str, Array]) -> list[Array]:
+        """The outputs for these inputs; see ``run``."""
         wanted = self._output_names if output_names is None else check_outputs(self.model, output_names)
-        given = {**(feeds or {}), **input_feed} if input_feed else feeds or {}
         if (route := self._routes.find(given)) is not None:
             outputs, self.last_run = self._close_if_lost(partial(route.run, given)), route.result
             return [outputs[name] for name in wanted]

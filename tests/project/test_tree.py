@@ -118,6 +118,18 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "trnrt.text",
     ),
     "trnrt.interfaces": ("trnrt.errors", "trnrt.session"),
+    "trnrt.capi": ("trnrt.errors", "trnrt.ort"),
+    "trnrt.ort": (
+        "trnrt.errors",
+        "trnrt.importer",
+        "trnrt.inputs",
+        "trnrt.neuron",
+        "trnrt.nki",
+        "trnrt.planner",
+        "trnrt.report",
+        "trnrt.running",
+        "trnrt.text",
+    ),
     "trnrt.predict": (
         "trnrt.backends",
         "trnrt.cache",

@@ -57,7 +57,7 @@ def test_answers_as_onnxruntime_does_with_one_import_changed() -> None:
     feeds = {"image": np.load(MODELS / "digits_test.npz")["image"][:5]}
     answers = []
     for runtime in (onnxruntime, trnrt):
-        session = runtime.InferenceSession(str(FFNN), providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(str(FFNN))
         assert [i.name for i in session.get_inputs()] == ["image"]
         assert [(o.name, o.type) for o in session.get_outputs()] == [
             ("probabilities", "tensor(float)"),

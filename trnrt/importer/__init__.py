@@ -13,27 +13,32 @@ import os
 from typing import TYPE_CHECKING
 
 from trnrt.importer.model import ImportedModel
-from trnrt.importer.records import GraphView, TensorInfo
+from trnrt.importer.records import GraphView, OpenSizes, TensorInfo
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["GraphView", "ImportedModel", "TensorInfo", "describe", "import_model"]
+__all__ = ["GraphView", "ImportedModel", "OpenSizes", "TensorInfo", "describe", "import_model"]
+
+_NO_SIZES = OpenSizes()
 
 
-def import_model(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> ImportedModel:
+def import_model(
+    source: str | os.PathLike[str] | bytes, *, name: str | None = None, sizes: OpenSizes = _NO_SIZES
+) -> ImportedModel:
     """Read and check an ONNX model.
 
     ``source`` is a file's path, or the file's content. ``name`` is the model's name: by default the file's name without
     its suffix, or "model" for bytes. External data is read from the model file's folder only. Model and external data
-    together may have up to 2 GiB.
+    together may have up to 2 GiB. ``sizes``: of dimensions that the file leaves open, as if it had them.
 
     Raises:
-        ModelFileError: for anything that is wrong with the file; nothing else is raised.
+        ModelFileError: for anything that is wrong with the file.
+        OptionError: if ``sizes`` contradict the file.
     """
     from trnrt.importer.reading.model_file import read_model
 
-    return read_model(source, name)
+    return read_model(source, name, sizes)
 
 
 def describe(model: ir.Model) -> str:

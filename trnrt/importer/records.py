@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+
+@dataclass(frozen=True)
+class OpenSizes:
+    """Sizes for dimensions that a file leaves open, by their names, and by their denotations (DATA_BATCH)."""
+
+    named: Mapping[str, int] = field(default_factory=dict)
+    denoted: Mapping[str, int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.named or self.denoted)
 
 
 @dataclass(frozen=True)

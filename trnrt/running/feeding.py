@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trnrt.errors import Blocker, InputError, UnsupportedModelError
 from trnrt.importer import ImportedModel, TensorInfo
@@ -31,7 +32,26 @@ class NodeArg:
 
 def node_arg(info: TensorInfo) -> NodeArg:
     """Describe an input or output as onnxruntime does."""
-    return NodeArg(info.name, list(info.shape), f"tensor({_ONNX_TYPES.get(info.dtype, info.dtype)})")
+    return NodeArg(info.name, list(info.shape), type_text(info.dtype))
+
+
+def type_text(dtype: str) -> str:
+    """A tensor's type in onnxruntime's words, such as "tensor(float)", for numpy's name of its dtype."""
+    return f"tensor({_ONNX_TYPES.get(dtype, dtype)})"
+
+
+def feeds_of(model: ImportedModel, feeds: Any, more: Mapping[str, Array] | None = None) -> Mapping[str, Array]:
+    """The inputs by name; InputError, with the dict to give, for an array or a list in its place."""
+    if type(feeds) is not dict and feeds is not None and not isinstance(feeds, Mapping):
+        names = [info.name for info in model.inputs]
+        given = names[: len(feeds)] if isinstance(feeds, (list, tuple)) and len(names) > 1 else names[:1]
+        values = ["x"] if len(given) == 1 else [f"x{k}" for k in range(len(given))]
+        pairs = ", ".join(f"{quote(name)}: {value}" for name, value in zip(given, values, strict=True))
+        raise InputError(
+            f"the inputs are of type {type(feeds).__name__}, and should be a dict of arrays by name",
+            hint=f"give {{{pairs}}}",
+        )
+    return {**(feeds or {}), **more} if more else feeds or {}
 
 
 def check_outputs(model: ImportedModel, names: Sequence[str] | None) -> list[str]:

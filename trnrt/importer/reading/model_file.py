@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from trnrt.errors import ModelFileError
+from trnrt.errors import ModelFileError, NoSuchModelError, OptionError
 from trnrt.importer.fused.rewriting import rewrite_fused
 from trnrt.importer.model import ImportedModel
 from trnrt.importer.naming import name_nodes, root_cause
@@ -24,27 +24,30 @@ from trnrt.importer.reading.axes import sort_axes
 from trnrt.importer.reading.functions import EXPANDED_DOMAIN, define_operators, hide_foreign
 from trnrt.importer.reading.limits import LARGEST_MODEL, in_words
 from trnrt.importer.reading.protos import all_tensors, name_standard_domain
+from trnrt.importer.reading.sizes import set_sizes
 from trnrt.importer.reading.sniffing import guess
+from trnrt.importer.records import OpenSizes
 from trnrt.text import one_line
 
 _EXPORT_AGAIN = "Copy or export the file again; an ONNX file is what torch.onnx.export or onnx.save writes."
 
 
-def read_model(source: str | os.PathLike[str] | bytes, name: str | None) -> ImportedModel:
+def read_model(source: str | os.PathLike[str] | bytes, name: str | None, sizes: OpenSizes) -> ImportedModel:
     """See ``trnrt.importer.import_model``."""
     if isinstance(source, bytes):
-        return _import(source, None, name or "model", f"model {name!r}" if name else "the model")
+        return _import(source, None, name or "model", f"model {name!r}" if name else "the model", sizes)
     path = Path(os.fspath(source))
     where = one_line(str(path))
-    return _import(_content(path, where), path.parent, name or path.stem, where)
+    return _import(_content(path, where), path.parent, name or path.stem, where, sizes)
 
 
-def _import(data: bytes, folder: Path | None, name: str, where: str) -> ImportedModel:
+def _import(data: bytes, folder: Path | None, name: str, where: str, sizes: OpenSizes) -> ImportedModel:
     try:
         with quiet_lock():
-            proto, is_whole = _read_proto(data, folder, where)
-            return _convert_proto(proto, name, where, _digest(data, () if is_whole else all_tensors(proto)))
-    except ModelFileError:
+            proto, is_whole = _read_proto(data, folder, where, sizes)
+            digest = _digest(data, () if is_whole else all_tensors(proto), sizes)
+            return _convert_proto(proto, name, where, digest)
+    except (ModelFileError, OptionError):
         raise
     except Exception as error:
         # The file is untrusted, and the libraries below raise all sorts of errors for a broken one.
@@ -52,17 +55,21 @@ def _import(data: bytes, folder: Path | None, name: str, where: str) -> Imported
         raise ModelFileError(problem, hint=_EXPORT_AGAIN) from error
 
 
-def _digest(data: bytes, tensors: Iterable[onnx.TensorProto]) -> str:
-    """SHA-256 over the file and the data of ``tensors``, in hexadecimal."""
+def _digest(data: bytes, tensors: Iterable[onnx.TensorProto], sizes: OpenSizes) -> str:
+    """SHA-256 over the file, the data of ``tensors``, and ``sizes`` if there are any, in hexadecimal."""
     digest = hashlib.sha256(data)
     for tensor in tensors:
         digest.update(tensor.raw_data)
+    if sizes:
+        digest.update(repr((sorted(sizes.named.items()), sorted(sizes.denoted.items()))).encode())
     return digest.hexdigest()
 
 
-def _read_proto(data: bytes, folder: Path | None, where: str) -> tuple[onnx.ModelProto, bool]:
+def _read_proto(data: bytes, folder: Path | None, where: str, sizes: OpenSizes) -> tuple[onnx.ModelProto, bool]:
     """The model with all its data, in topological order; and whether all data was in the file itself."""
     proto = parse(data, where)
+    if sizes:
+        set_sizes(proto, sizes)
     checking.check_names(proto, where)
     checking.check_versions(proto, where)
     checking.check_size(proto, where)
@@ -71,6 +78,7 @@ def _read_proto(data: bytes, folder: Path | None, where: str) -> tuple[onnx.Mode
     is_whole = external.load(proto, folder, where, LARGEST_MODEL - len(data))
     is_as_read = [
         is_whole,
+        not sizes,
         name_standard_domain(proto),
         checking.sort_nodes(proto, where),
         signature.shape_outputs(proto),
@@ -93,7 +101,7 @@ def _content(path: Path, where: str) -> bytes:
         with path.open("rb") as file:
             data = file.read(LARGEST_MODEL + 1)
     except FileNotFoundError:
-        raise ModelFileError(f"{where}: there is no such file", hint="Check the path.") from None
+        raise NoSuchModelError(f"{where}: there is no such file", hint="Check the path.") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelFileError(f"{where}: the file can't be read ({reason})", hint="Check the path.") from error

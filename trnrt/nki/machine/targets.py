@@ -184,7 +184,8 @@ def _overlaid(name: str, overlay: Overlay) -> Target:
 def get_target(name: str | os.PathLike[str]) -> Target:
     """The target with this name, alias or file; OptionError if there is none, or the file is wrong.
 
-    A name that ends in ``.toml``, or has a folder, is a file. A target of TRNRT_TIMING's overlay has its numbers.
+    A name that ends in ``.toml``, or has a folder, is a file; case doesn't matter in the name of another one. A target
+    of TRNRT_TIMING's overlay has its numbers.
     """
     found, overlay = _find_target(os.fspath(name)), overlay_in_use()
     return found if overlay is None or overlay.like != found.name else _overlaid(found.name, overlay)
@@ -198,7 +199,10 @@ def _find_target(text: str) -> Target:
         return _own_target(text)
     if text in _given:
         return _given[text].target
-    found = next((target for target in known_targets() if text in target.aliases), None)
+    lower = text.lower()
+    if lower in target_names():
+        return _own_target(lower)
+    found = next((target for target in known_targets() if lower in map(str.lower, target.aliases)), None)
     if found is None:
         raise OptionError(f"unknown target {text!r}", hint=_target_hint())
     return found
