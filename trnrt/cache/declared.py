@@ -101,22 +101,22 @@ def _model_of(kept: dict[str, Any], source: str | os.PathLike[str] | bytes) -> I
             )
         return again.model
 
-    apart = None if kept["apart"] is None else replace(_declared(kept, kept["apart"], name, read), batch_symbols=())
-    return replace(_declared(kept, kept, name, read), apart=apart)
+    apart = None if kept["apart"] is None else replace(_make_model(kept, kept["apart"], name, read), batch_symbols=())
+    return replace(_make_model(kept, kept, name, read), apart=apart)
 
 
-def _declared(kept: dict[str, Any], sides: dict[str, Any], name: str, read: Any) -> ImportedModel:
+def _make_model(kept: dict[str, Any], sides: dict[str, Any], name: str, read: Any) -> ImportedModel:
     plain: dict[str, Any] = {key: tuple(kept[key]) if isinstance(kept[key], list) else kept[key] for key in _PLAIN}
     plain["batch"] = sides["batch"]
-    inputs, outputs = _infos(sides["inputs"]), _infos(sides["outputs"])
+    inputs, outputs = _read_infos(sides["inputs"]), _read_infos(sides["outputs"])
     return ImportedModel(name=name, inputs=inputs, outputs=outputs, read=read, **plain)
 
 
-def _infos(kept: Sequence[Sequence[Any]]) -> tuple[TensorInfo, ...]:
+def _read_infos(kept: Sequence[Sequence[Any]]) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(name, dtype, tuple(shape)) for name, dtype, shape in kept)
 
 
-def _sides(model: ImportedModel) -> dict[str, Any]:
+def _list_sides(model: ImportedModel) -> dict[str, Any]:
     return {
         "inputs": [astuple(info) for info in model.inputs],
         "outputs": [astuple(info) for info in model.outputs],
@@ -126,8 +126,8 @@ def _sides(model: ImportedModel) -> dict[str, Any]:
 
 def _write(path: Path, model: ImportedModel) -> None:
     """Keep a declaration; if that fails, the model is imported again, in a second."""
-    content = {name: getattr(model, name) for name in _PLAIN} | _sides(model)
-    content["apart"] = None if model.apart is None else _sides(model.apart)
+    content = {name: getattr(model, name) for name in _PLAIN} | _list_sides(model)
+    content["apart"] = None if model.apart is None else _list_sides(model.apart)
     content = json.loads(json.dumps(content))  # as it is read
     document = {"digest": _digest(json.dumps(content).encode()), "content": content}
     with contextlib.suppress(OSError):
