@@ -117,3 +117,11 @@ def test_sizes_of_a_file_change_its_digest_and_batch() -> None:
     assert (fixed.model.batch, plain.model.batch) == (2, "N")
     assert fixed.model.digest != plain.model.digest
     assert fixed.run(None, {"x": X})[0].shape == (2, 3)
+
+
+def test_validate_can_be_called_whichever_a_caller_gets() -> None:
+    """The package's name is the function's: the import of the package hides the function."""
+    first, second = trnrt.validate, trnrt.validate
+    for validate in (first, second):
+        with pytest.raises(TypeError, match="feeds"):
+            validate(None)  # type: ignore[call-arg, arg-type]

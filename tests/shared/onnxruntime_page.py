@@ -11,8 +11,11 @@ _INTRO = f"""# onnxruntime's interface
 A script for onnxruntime changes one import:
 
 ```python
+import numpy as np
+
 import trnrt as ort  # was: import onnxruntime as ort
 
+images = np.zeros((1, 1, 8, 8), np.float32)
 session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
 outputs = session.run(None, {{"image": images}})
 ```

@@ -13,12 +13,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commanding import trnrt
 from page_listings import REASONS, Listing, listings
+
+from trnrt.errors import InterfaceWarning
 
 if TYPE_CHECKING:
     from serving import ServerProcess
@@ -92,7 +95,8 @@ class Runner:
         return "".join(all_printed) if all_printed else None
 
     def _python(self, listing: Listing) -> str:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
+        with contextlib.redirect_stdout(io.StringIO()) as out, warnings.catch_warnings():
+            warnings.simplefilter("default", InterfaceWarning)  # a page may show what only warns
             exec(compile("\n" * listing.line + listing.text, str(self.page), "exec"), self.names)
         self.ran += 1
         return out.getvalue()

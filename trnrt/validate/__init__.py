@@ -1,5 +1,9 @@
 """Compare trnrt with onnxruntime: outputs, how much of their errors rounding explains, and every tensor between."""
 
+import sys
+from types import ModuleType
+from typing import Any
+
 from trnrt.validate.layers import BundleRequest, LayerComparison, LayersReport, validate_layers
 from trnrt.validate.outputs import (
     Accuracy,
@@ -35,3 +39,13 @@ __all__ = [
     "validate",
     "validate_layers",
 ]
+
+
+class _CallableModule(ModuleType):
+    """``trnrt.validate`` is this package as well as its function: whichever a caller gets, it can be called."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> ValidationReport:
+        return validate(*arguments, **named)
+
+
+sys.modules[__name__].__class__ = _CallableModule
