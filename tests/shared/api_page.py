@@ -54,7 +54,7 @@ def _members(owner: type) -> Iterator[tuple[str, str]]:
 def _signed(name: str, value: Callable[..., Any]) -> str:
     parameters = list(inspect.signature(value).parameters.values())
     shown = ", ".join(_parameters([one for one in parameters if one.name != "self"]))
-    return "```text\n" + textwrap.fill(f"{name}({shown})", 100, subsequent_indent="    ") + "\n```\n"
+    return "```text\n" + textwrap.fill(f"{name}({shown})", 80, subsequent_indent="    ") + "\n```\n"
 
 
 def _parameters(parameters: list[inspect.Parameter]) -> Iterator[str]:
