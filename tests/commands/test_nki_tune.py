@@ -112,7 +112,7 @@ def test_a_target_that_was_never_measured_says_so(script: Path) -> None:
         (["--call", CALL, "--space", "a=1,2"], "can't change 'a': it is a tensor"),
         (["--call", CALL, "--space", "TILE=256", "--reference", "nothing"], "--reference nothing returned None"),
         (["--space", "TILE=1"], "calls no kernel"),
-        (["--call", CALL, "--space", "TILE=1", "--results", "/proc/none/x.jsonl"], "can't keep results in"),
+        (["--call", CALL, "--space", "TILE=1", "--results", "/proc/none/x.jsonl"], "can't write '/proc/none/x.jsonl'"),
     ],
 )
 def test_wrong_requests(script: Path, arguments: list[str], message: str) -> None:

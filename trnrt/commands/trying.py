@@ -28,7 +28,7 @@ def try_others(
 ) -> list[Tried]:
     """The predictions in bfloat16 and with more rows; none for a large model, one in parts, or a device."""
     plans = partition.plans
-    if len(partition.parts) != 1 or plans[0].size.unrolled > CHEAP or options.backend is Backend.NEURON:
+    if len(partition.parts) != 1 or not plans or plans[0].size.unrolled > CHEAP or options.backend is Backend.NEURON:
         return []
     if not model.is_file() or any(vars(options.overrides).values()):
         return []
