@@ -64,8 +64,8 @@ Berkeley's CS152, lab 6, with public solutions and with kernels that are known t
 ## The harnesses
 
 All times but the published ones are predictions. A limit is the course's own. A published time was measured with the
-same kernel; `benchmarks/courses/harnesses.py` names the sources. A run that is called bad is as it must be if it fails
-in the way that is expected of it. Options behind a run's name are those of `trnrt nki run`.
+same kernel; `benchmarks/courses/harnesses.py` names the sources. A run that is called bad must fail
+in the expected way; then the last column says yes. Options behind a run's name are flags of `trnrt nki run`.
 
 | run | target | predicted us | limit us | published us | as it must be |
 |---|---|---|---|---|---|"""

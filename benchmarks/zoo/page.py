@@ -36,7 +36,8 @@ never compared with a measurement.
 """
 _VERSIONS = """
 Behind the + is a digest of the code that plans and times; for the accuracy, also of the code that runs and compares.
-If there are several versions, brackets say how many of the numbers each made; `results.json` has that of every number.
+If there are several versions, the number in brackets is how many results each made; `results.json` has the version of
+every result.
 """
 _ACCURACY = """## Accuracy
 

@@ -54,14 +54,14 @@ _DETAILS = """# Operators, one by one
 Generated from the code and onnx {version} (`tests/shared/operator_table.py`); a test keeps it true.
 [Operators](operators.md) lists all of them, and what else a model may have.
 
-- **attributes**: all that the versions of the operator have.
+- **attributes**: those of any version of the operator.
 - **refused**: the refusals of the lowering function, as in the error, with … for the value found.
   [Operators](operators.md#onnxruntimes-operators) has those that many operators share.
-- **other dtypes**: of inputs in ONNX's node tests that trnrt plans, besides the three floats.
+- **other dtypes**: besides the three floats, those of the inputs in ONNX's node tests that trnrt plans.
 - **kernels**: those that the plans of these tests call; `view` where a plan moves and computes nothing, `host` for
   labels and final indices (an ArgMax's, on the way to an output).
-- **tests**: ONNX's tests of a single such node, as planned of all. The others are refused for a reason in the column
-  **refused**, or for a dtype that the device does not compute in.
+- **tests**: how many of ONNX's tests of a single such node trnrt plans, and their number. The others are refused for a
+  reason in the column **refused**, or for a dtype that the device does not compute in.
 """
 
 _QUANTISED = """## Quantised operators
