@@ -360,5 +360,18 @@ def test_a_decision_that_fell_otherwise_allows_nothing_to_others() -> None:
     assert np.array_equal(spread([np.array([1.0, np.nan])] * 4), [0, 0])
 
 
+@pytest.mark.parametrize("opset", [21, 22, 24])
+def test_a_newer_opset_than_the_random_operators(opset: int) -> None:
+    """onnxruntime has no RandomUniformLike of opset 22, where scikit-learn's and new exporters' models are."""
+    text = f"""<ir_version: 10, opset_import: ["" : {opset}]> g (float[n,3] x) => (float[n,2] y){{ y = MatMul(x,w) }}"""
+    model = onnx.parser.parse_model(text)
+    weight = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    session = trnrt.InferenceSession(model.SerializeToString())
+    feeds = {"x": np.linspace(-3, 2, 12, dtype=np.float32).reshape(4, 3)}
+    tolerances, _ = Noise(session).measure(feeds, {"y": feeds["x"] @ weight})
+    assert 0 < np.max(tolerances["y"].atol) < 1e-4
+
+
 def test_models_without_elements() -> None:
     assert pool_noise(np.zeros((4, 0, 3))).shape == (0, 3)

@@ -32,6 +32,9 @@ _SHORT = {"float16": ir.DataType.FLOAT16, "bfloat16": ir.DataType.BFLOAT16}
 _FIXED_FROM = {"Resize": 1, "Upsample": 1}
 # The first opset with Where.
 _WHERE = 9
+# The last opset whose RandomUniformLike onnxruntime runs: it has none of opset 22. Other operators only gained dtypes
+# or attributes since; a model that needs those is refused by onnxruntime, as it would be with its own opset.
+_RANDOM = 21
 _PRODUCTS = (sums.convolution, sums.gemm, sums.matmul)
 # Their results depend on a tensor's shape alone.
 _OF_SHAPES = ("Shape", "Size")
@@ -50,6 +53,7 @@ def shake_model(model: ir.Model, known: Mapping[str, ir.DataType], dtype: str) -
     _infer_dtypes(copy)
     shaker = _Shaker(copy, known, dtype)
     shaker.walk()
+    copy.opset_imports[""] = min(copy.opset_imports.get("", _RANDOM), _RANDOM)
     stored: onnx.ModelProto = ir.to_proto(copy)
     content: bytes = stored.SerializeToString()
     return content
