@@ -82,6 +82,11 @@ class Buffer:
             if taken:
                 self._take(taken)
 
+    def end(self) -> None:
+        """Pass the numbers on, and from now on each at once: nobody will call ``flush``."""
+        self._most = 1
+        self.flush()
+
 
 class Metrics:
     """The metrics of one worker; ``render`` returns those of all.
@@ -159,7 +164,11 @@ class Metrics:
 
         A version that comes back with several workers goes on counting where it was.
         """
-        if self._models.pop((name, version), None) is not None and not self._shared:
+        model = self._models.pop((name, version), None)
+        if model is None:
+            return
+        model.end()
+        if not self._shared:
             self._of_models.remove(name, version)
 
     def sample(self) -> None:
@@ -316,11 +325,20 @@ class ModelMetrics:
 
     def flush(self) -> None:
         """Count what is buffered, and set when a batch was last computed, and the instances."""
-        for buffer in (self._waited, self._total, self._rows, self._pending, self._device, *self._compute.values()):
+        for buffer in self._buffers():
             buffer.flush()
         if self._last:
             self._families.last.labels(*self._which).set(self._last)
         self.note_instances()
+
+    def end(self) -> None:
+        """Count what is buffered, and what still comes at once: a batch may compute that nobody waits for."""
+        self.flush()
+        for buffer in self._buffers():
+            buffer.end()
+
+    def _buffers(self) -> tuple[Buffer, ...]:
+        return self._waited, self._total, self._rows, self._pending, self._device, *self._compute.values()
 
     def note_instances(self) -> None:
         """Count the instances now."""

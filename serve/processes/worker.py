@@ -124,6 +124,7 @@ class Worker:
         finally:
             for task in [*ends, *helpers]:
                 task.cancel()
+            self.repository.metrics.flush()  # other workers show what this one has counted
 
     def _core_lost(self) -> int:
         log("error", "core_lost", told="this process can't use its NeuronCore again: it ends, and frees it")

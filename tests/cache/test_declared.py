@@ -96,6 +96,17 @@ def test_a_file_that_changed_gives_no_other_graph(tmp_path: Path, cache: PlanCac
         model.model  # noqa: B018
 
 
+def test_a_relative_path_is_of_the_folder_at_the_start(
+    tmp_path: Path, cache: PlanCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(parsed(BATCHES), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    open_model("model.onnx", cache)
+    model = open_model("model.onnx", cache)
+    monkeypatch.chdir("/")
+    assert describe(model.model) == describe(import_model(tmp_path / "model.onnx").model)
+
+
 @pytest.mark.parametrize("damage", ["", "{}", "[1]", '{"digest": "0", "content": {}}', "changed"])
 def test_a_damaged_declaration_counts_for_nothing(damage: str, cache: PlanCache) -> None:
     source = parsed(BATCHES).SerializeToString()

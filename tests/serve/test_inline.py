@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import RELU, VARYING, Doubling, loaded, numbers, run, save
+from engines import RELU, VARYING, Doubling, batcher_of, loaded, numbers, run, save
 
+from trnrt.errors import DeviceError
 from trnrt.serve.hosting import inline
 from trnrt.serve.hosting.batcher import Batcher
 from trnrt.serve.hosting.inline import LoopOrThread, measure_batch
 from trnrt.serve.hosting.metrics import Metrics
 from trnrt.serve.hosting.waiting import Limits
+from trnrt.serve.http.problems import Problem
 
 QUICK_S = 0.002
 
@@ -201,5 +203,91 @@ def test_the_loop_has_a_turn_between_two_batches(monkeypatch: pytest.MonkeyPatch
         asked = [batcher.infer({"x": np.ones((1, 4), np.float32)}, 1, (), 60.0) for _ in range(5)]
         await asyncio.gather(look(), *asked)
         assert set(turns) >= {1, 2, 3, 4}, "one batch at a time"
+
+    run(work())
+
+
+def on_loop(model: Doubling) -> Batcher:
+    return Batcher("doubling", model, LoopOrThread("m", Thread(), 8, 0.0), Limits(8, 0.0, 100), Metrics())
+
+
+def test_a_lone_request_is_computed_at_once_and_the_next_one_after_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that come one by one, of a model whose rows may be merged."""
+    monkeypatch.setattr(inline, "SLOW_S", 60.0)
+
+    async def work() -> None:
+        model, turns = Doubling(), list[int]()
+        batcher = on_loop(model)
+
+        async def ask() -> None:
+            await batcher.infer({"x": np.ones((1, 4), np.float32)}, 1, (), 60.0)
+
+        async def look() -> None:
+            turns.append(len(model.runs))
+
+        await ask()  # nothing is known yet: it waits for others for a turn
+        alone = ask()
+        with pytest.raises(StopIteration):
+            alone.send(None)  # answered without a turn of the loop
+        assert model.runs == [1, 1]
+        await asyncio.gather(ask(), ask(), look())
+        assert model.runs == [1, 1, 1, 1] and turns == [3], "the loop had a turn before the second one"
+        await asyncio.gather(ask(), ask())
+        assert model.runs == [1, 1, 1, 1, 2], "they came together before: now they join"
+        await ask()
+        await asyncio.wait_for(batcher.wait_idle(), 10)
+
+    run(work())
+
+
+def test_an_error_of_a_batch_that_is_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure is the request's; a lost device ends the last lane, and whoever waits behind it has the error."""
+    monkeypatch.setattr(inline, "SLOW_S", 60.0)
+
+    async def work() -> None:
+        model, lost = Doubling(mergeable=False), list[DeviceError]()
+        batcher = Batcher(
+            "m", model, LoopOrThread("m", Thread(), 8, 0.0), Limits(8, 0.0, 100), Metrics(), on_lost=lost.append
+        )
+
+        async def ask() -> int:
+            try:
+                await batcher.infer({"x": np.ones((1, 4), np.float32)}, 1, (), 60.0)
+            except Problem as problem:
+                return problem.status
+            return 200
+
+        assert await ask() == 200
+        model.error = lambda _x: ValueError("it broke")
+        assert [await ask(), await ask()] == [500, 500]
+        model.error = lambda _x: DeviceError("it broke", usable=True) if len(model.runs) == 5 else None
+        assert await asyncio.gather(ask(), ask(), ask()) == [200, 503, 503]
+        assert len(lost) == 1 and not batcher.lanes and batcher.waiting == 0
+        await asyncio.wait_for(batcher.wait_idle(), 10)
+
+    run(work())
+
+
+def test_one_timer_ends_each_request_at_its_own_time() -> None:
+    async def work() -> None:
+        model = Doubling()
+        model.gate.clear()
+        batcher = batcher_of(model)
+        ended: list[float] = []
+
+        async def ask(timeout_s: float) -> None:
+            began = time.perf_counter()
+            with pytest.raises(Problem, match=f"within {timeout_s:g} s"):
+                await batcher.infer({"x": np.ones((1, 4), np.float32)}, 1, (), timeout_s)
+            assert time.perf_counter() - began >= timeout_s
+            ended.append(timeout_s)
+
+        stays = asyncio.create_task(batcher.infer({"x": np.ones((1, 4), np.float32)}, 1, (), 60.0))
+        await asyncio.gather(*map(ask, (0.3, 0.05, 0.2, 0.05)))
+        assert sorted(ended) == [0.05, 0.05, 0.2, 0.3]
+        model.gate.set()
+        assert (await stays).rows == 1
+        await batcher.wait_idle()
+        assert batcher._expiry is not None and batcher._expiry.cancelled(), "it would hold the model for a minute"
 
     run(work())

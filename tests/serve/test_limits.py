@@ -21,10 +21,10 @@ from serving import (
     lines_logged,
     run,
 )
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import ASGIApp, Message, Scope, Send
 
 from trnrt.serve.hosting.admission import LARGEST_BODIES
-from trnrt.serve.http.limits import GONE, METRICS, WATCH_AFTER_S
+from trnrt.serve.http.limits import GONE, METRICS, WATCH_AFTER_S, Tracked, limit_time
 from trnrt.serve.http.problems import Problem
 
 INFER = "/v2/models/doubling/infer"
@@ -264,6 +264,57 @@ def test_a_request_that_takes_too_long(where: str) -> None:
     model.seconds = 0
     patient = MadeUpRepository(model, max_concurrency=1)
     assert ask(app_of(patient), "POST", INFER, json=BODY).status_code == 200
+
+
+def test_each_request_ends_at_its_own_time() -> None:
+    """One timer looks at all of them; the later ones go on."""
+    repository = MadeUpRepository(doubling(), request_timeout=60.0)
+    ended: list[str] = []
+
+    async def app(scope: Scope, _receive: object, send: Send) -> None:
+        seconds = float(scope["path"][1:])
+        limit_time(scope, seconds)
+        try:
+            await asyncio.sleep(60.0 if seconds < 10 else 1.0)
+        finally:
+            ended.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def work() -> list[int]:
+        tracked = Tracked(app, repository)  # type: ignore[arg-type]
+        async with client_of(tracked) as client:  # type: ignore[arg-type]
+            answers = await asyncio.gather(*(client.get(f"/{limit}") for limit in ("50", "0.6", "0.1")))
+        await asyncio.sleep(3 * WATCH_AFTER_S)
+        assert tracked._sweep._loop is None, "without requests it looks at nothing"
+        return [answer.status_code for answer in answers]
+
+    assert run(work()) == [200, 504, 504]
+    assert sorted(ended) == ["/0.1", "/0.6", "/50"] and repository.metrics.refused == ["timeout"] * 2
+
+
+def test_a_timeout_in_the_middle_of_an_answer_breaks_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second answer is sent; the server closes the connection."""
+    lines, sent = lines_logged(monkeypatch), list[Message]()
+    repository = MadeUpRepository(doubling(), request_timeout=0.1)
+
+    async def app(_scope: Scope, _receive: object, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        await asyncio.sleep(30)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def work() -> None:
+        with pytest.raises(Problem, match=r"longer than 0\.1 s"):
+            await Tracked(app, repository)(scope_of(), lambda: asyncio.sleep(30), send)  # type: ignore[arg-type]
+        task = asyncio.current_task()
+        assert task is not None and not task.cancelling()
+
+    run(work())
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert repository.metrics.refused == ["timeout"] and [line["status"] for line in lines] == [200]
 
 
 def test_a_timeout_that_is_not_the_servers_is_its_own_fault() -> None:

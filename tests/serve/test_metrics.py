@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
+import pytest
 from engines import RELU, loaded, numbers, run, save
 from prometheus_client.parser import text_string_to_metric_families
 
 from trnrt.nki.machine.timing import Range
-from trnrt.serve.hosting.metrics import REASONS, STATES, Metrics
+from trnrt.serve.hosting.metrics import MOST_BUFFERED, REASONS, STATES, Buffer, Metrics
+from trnrt.serve.hosting.repository import Repository
+from trnrt.serve.processes.worker import Worker
+from trnrt.serve.settings import ServeSettings
 
 GAUGES = ("trnrt_resident", "trnrt_pending", "trnrt_model_state", "trnrt_predicted_device_seconds")
 WORKER = """
@@ -191,3 +198,93 @@ def test_several_workers_are_one_page_and_a_dead_ones_state_is_gone(tmp_path: Pa
     finally:
         for worker in workers:
             worker.communicate()
+
+
+BUFFERED = """
+import sys
+from trnrt.serve.hosting.metrics import Metrics
+metrics = Metrics(0, 1000)
+model = metrics.model("m")
+model.pending(1)
+metrics.flush()
+model.pending(-1)
+model.count_answer(0.001, 0.002)
+metrics.forget("m", "1")
+model.count_answer(0.001, 0.002)  # of a batch that still computed
+metrics.model("m")  # the version comes back
+sys.stdout.write(metrics.render()[0].decode())
+"""
+
+
+def test_what_a_forgotten_version_had_buffered_is_counted(tmp_path: Path) -> None:
+    """In several workers' files, where it goes on counting."""
+    page = subprocess.run(
+        [sys.executable, "-c", BUFFERED],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    found, of = samples(page), "[('model', 'm'), ('version', '1')]"
+    assert found[f"trnrt_inference_seconds_count{of}"] == 2
+    (pending,) = (value for name, value in found.items() if name.startswith("trnrt_pending_requests"))
+    assert pending == 0
+
+
+def test_numbers_that_are_buffered_are_on_the_page_and_none_is_counted_twice() -> None:
+    metrics = Metrics(0, 3)
+    for _ in range(7):
+        metrics.request("/predict", "POST", 200, 0.01)
+        metrics.model("m").batch(2, 0.001, 5.0, 2)
+    for _ in range(2):
+        found = samples(metrics.render()[0].decode())
+        rows = "[('model', 'm'), ('version', '1')]"
+        assert found["trnrt_requests_total[('code', '200'), ('method', 'POST'), ('path', '/predict')]"] == 7
+        assert (found[f"trnrt_batch_rows_count{rows}"], found[f"trnrt_batch_rows_sum{rows}"]) == (7, 14)
+
+
+def test_many_threads_lose_no_number() -> None:
+    taken: list[float] = []
+    buffer = Buffer(taken.extend, 16)
+
+    def add_many() -> None:
+        for _ in range(2000):
+            buffer.add(1.0)
+
+    threads = [threading.Thread(target=add_many) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(200):
+        buffer.flush()
+    for thread in threads:
+        thread.join()
+    buffer.flush()
+    assert len(taken) == 8000
+
+
+def test_a_worker_that_ends_has_counted_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other workers show what it did in its last moments."""
+    metrics = Metrics(0, MOST_BUFFERED)
+    taken: list[float] = []
+    metrics._buffers.append(last := Buffer(taken.extend, MOST_BUFFERED))
+
+    async def nothing() -> None:
+        """No model is loaded."""
+
+    async def work() -> int:
+        settings = ServeSettings(models=[save(tmp_path, "relu", RELU)])
+        worker = Worker(Repository(settings, metrics), lambda _rows: None)
+        leave = worker._leave
+
+        async def leave_and_count(*given: Any) -> int:
+            code = await leave(*given)
+            last.add(1.0)
+            return code
+
+        monkeypatch.setattr(worker, "_leave", leave_and_count)
+        monkeypatch.setattr(worker, "_load", nothing)
+        worker.stop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            return await worker.run(listener)
+
+    assert (run(work()), taken) == (0, [1.0])

@@ -82,6 +82,8 @@ def aimed(case: Any) -> None:
         tensor.pop("parameters", None)
     for output in only(body, "outputs"):
         output["name"] = "y"
+    if "share" in body:  # few random texts are a version's number
+        body["version"] = "1"
     if isinstance(body.get("instances"), list):
         body["instances"][:] = [[1, 2] for _ in body["instances"]]
         case.query = {"model": "clipping"}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _FOLDER = "models"
+_ROOMS = (*PLANS, "cache/declared.py")
 _PLAIN = ("metadata", "batch", "opset", "parameters", "digest", "batch_symbols")
 
 
@@ -42,7 +43,7 @@ def open_model(source: str | os.PathLike[str] | bytes, plans: PlanCache) -> Impo
     digest = _digest_of(source) if _is_usable(plans) else ""
     if not digest:
         return import_model(source)
-    path = plans.directory / _FOLDER / f"{_digest(f'{digest} {code_version(PLANS)}'.encode())}.json"
+    path = plans.directory / _FOLDER / f"{_digest(f'{digest} {code_version(_ROOMS)}'.encode())}.json"
     if (known := _read(path, source, digest)) is not None:
         return known
     model = import_model(source)
@@ -91,10 +92,11 @@ def _read(path: Path, source: str | os.PathLike[str] | bytes, digest: str) -> Im
 
 def _model_of(kept: dict[str, Any], source: str | os.PathLike[str] | bytes) -> ImportedModel:
     name = "model" if isinstance(source, bytes) else Path(source).stem
+    file = source if isinstance(source, bytes) else Path(source).absolute()  # the process may change its folder
 
     @cache
     def read() -> ir.Model:
-        again = import_model(source)
+        again = import_model(file)
         if again.digest != kept["digest"]:
             raise ModelFileError(
                 f"{one_line(str(source))}: the file was changed after the session was opened", hint="open a new one"
