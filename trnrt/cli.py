@@ -17,7 +17,7 @@ from trnrt import __version__
 from trnrt.commands.blas import choose_blas_kernels, limit_blas_threads
 from trnrt.commands.exits import call, exit_codes
 from trnrt.commands.groups import cache_app, nki_app
-from trnrt.commands.verbs import Verbs
+from trnrt.commands.verbs import Verbs, quiet_option
 
 
 class _AllVerbs(Verbs):
@@ -35,6 +35,7 @@ app = _AllVerbs(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 click.version_option(__version__, "-V", "--version", message="trnrt %(version)s", help="Print the version.")(app)
+app.params.append(quiet_option())
 
 _MODELS, _PRODUCTION, _KERNELS, _MACHINE = "Run a model", "Production", "Kernels", "This machine"
 

@@ -21,7 +21,8 @@ from benchmarks import ROOT
 from benchmarks.baseline.library import ARCHIVE, CASES, COMMIT, TARGETS, Library
 from benchmarks.baseline.networks import NETWORKS
 from trnrt.errors import OptionError, TrnrtError
-from trnrt.report.console import complain, say, working
+from trnrt.report.console import complain, say
+from trnrt.report.progress import working
 
 ENTRIES = ("bench/labs/entries.py", "bench/shapes/entries.py", "bench/timing/kernels.py")
 """The labs' kernels outside ``kernels/``, and their imports."""

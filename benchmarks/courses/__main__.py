@@ -12,7 +12,7 @@ from benchmarks.command import QuickFlag, command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
 from trnrt.commands.verbs import option
-from trnrt.report.console import working
+from trnrt.report.progress import working
 
 FromFlag = Annotated[
     Path | None, option("--from", metavar="DIR", help="Use the copies of the repositories in DIR, not GitHub.")

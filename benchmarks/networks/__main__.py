@@ -9,7 +9,7 @@ from trnrt.commands.exits import call
 from trnrt.commands.members import DType
 from trnrt.commands.options import EFFORT, EffortFlag, JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
 from trnrt.commands.verbs import option
-from trnrt.report.console import counting
+from trnrt.report.progress import counting
 
 if TYPE_CHECKING:
     from benchmarks.networks.table import Row

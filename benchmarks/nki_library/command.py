@@ -19,8 +19,9 @@ from benchmarks.nki_library.families import COMMIT, FAMILIES, REPOSITORY
 from benchmarks.nki_library.running import Result, chosen, require, run_family, total
 from benchmarks.nki_library.source import check_out
 from trnrt.errors import TrnrtError
-from trnrt.report.console import complain, render, say, working
+from trnrt.report.console import complain, render, say
 from trnrt.report.documents import as_text
+from trnrt.report.progress import working
 
 _SCHEMA_VERSION = 1
 

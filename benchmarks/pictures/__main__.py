@@ -8,7 +8,8 @@ from typing import Annotated
 from benchmarks.command import command_line
 from trnrt.commands.exits import call
 from trnrt.commands.verbs import argument, option
-from trnrt.report.console import say, working
+from trnrt.report.console import say
+from trnrt.report.progress import working
 
 ModelArgument = Annotated[
     Path, argument(metavar="MODEL", exists=True, help="The ONNX model, as one kernel for one row.")

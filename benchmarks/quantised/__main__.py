@@ -8,7 +8,7 @@ from benchmarks.command import command_line, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import EFFORT, EffortFlag, JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
 from trnrt.commands.verbs import option
-from trnrt.report.console import counting
+from trnrt.report.progress import counting
 
 if TYPE_CHECKING:
     from benchmarks.quantised.table import Row

@@ -8,7 +8,7 @@ from benchmarks.command import command_line, fail_unless, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting, SimulatedTargetFlag
 from trnrt.commands.verbs import option
-from trnrt.report.console import working
+from trnrt.report.progress import working
 
 KindFlag = Annotated[
     list[str] | None,

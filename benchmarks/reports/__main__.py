@@ -14,7 +14,7 @@ from trnrt.calibration.learning import NAMES
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
 from trnrt.commands.verbs import option
-from trnrt.report.console import counting
+from trnrt.report.progress import counting
 
 TargetFlag = Annotated[str, option("--target", help="The target whose numbers are changed.")]
 TriplesFlag = Annotated[int, option("--triples", min=0, help="How many threes of numbers to change together.")]

@@ -10,7 +10,7 @@ from benchmarks.command import QuickFlag, command_line, fail_unless, show, warn_
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
 from trnrt.commands.verbs import option
-from trnrt.report.console import working
+from trnrt.report.progress import working
 
 MlserverFlag = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.command import QuickFlag, command_line, fail_unless, show, warn_if_busy
 from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
-from trnrt.report.console import working
+from trnrt.report.progress import working
 
 if TYPE_CHECKING:
     from benchmarks.measuring import Row

@@ -11,8 +11,8 @@ from trnrt.commands.exits import call
 from trnrt.commands.options import JsonFlag, JsonOutFlag, Reporting
 from trnrt.commands.verbs import option
 from trnrt.errors import OptionError
-from trnrt.report.console import counting, working
 from trnrt.report.files import check_writable, write_text
+from trnrt.report.progress import counting, working
 
 FitFlag = Annotated[bool, option("--fit", help="Fit the free parameters, and leave each time out.")]
 LaddersFlag = Annotated[

@@ -11,7 +11,8 @@ from benchmarks.command import command_line, show
 from trnrt.commands.exits import call
 from trnrt.commands.options import EFFORT, EffortFlag, JsonFlag, JsonOutFlag, Reporting
 from trnrt.commands.verbs import argument, option
-from trnrt.report.console import counting, note
+from trnrt.report.console import note
+from trnrt.report.progress import counting
 
 
 class Part(StrEnum):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from trnrt.cache.places import golden_file, is_bundle, model_in
 from trnrt.errors import ModelFileError, OptionError
+from trnrt.importer import check_file
 from trnrt.serve.hosting.catalog import ONLY_VERSION, key_of
 from trnrt.serve.settings import ServeSettings
 
@@ -49,6 +50,20 @@ def find_sources(settings: ServeSettings) -> Sources:
     if not found:
         raise OptionError("no models to serve", hint="name .onnx files, or a folder of them with --model-dir")
     return found
+
+
+def check_readable(sources: Iterable[Source]) -> None:
+    """ModelFileError, the first file's, if none of the models can be read: the server would serve nothing."""
+    first: ModelFileError | None = None
+    for source in sources:
+        try:
+            if not is_bundle(source.path):
+                check_file(source.path)
+            return
+        except ModelFileError as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 def sources_of(settings: ServeSettings, name: str) -> dict[str, Source]:

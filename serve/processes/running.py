@@ -7,6 +7,7 @@ import signal
 from contextlib import suppress
 
 from trnrt.report.console import note, say
+from trnrt.serve.hosting.files import check_readable
 from trnrt.serve.hosting.pins import Store
 from trnrt.serve.hosting.policies import chosen_sources, pin_sources
 from trnrt.serve.processes.links import Share
@@ -22,6 +23,8 @@ def serve(settings: ServeSettings) -> int:
     check_names(settings, {source.name for source in sources})
     for each in (settings, *map(settings.for_model, settings.model)):
         _check(each)
+    if settings.models:  # else the folder's owner may still be putting files there
+        check_readable(sources)
     if settings.config is not None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the worker or the supervisor obeys it
     from trnrt.neuron.device import device_target

@@ -96,6 +96,20 @@ def test_a_file_that_changed_gives_no_other_graph(tmp_path: Path, cache: PlanCac
         model.model  # noqa: B018
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_removed_is_still_read(replaced: bool, tmp_path: Path, cache: PlanCache) -> None:
+    path, other = tmp_path / "model.onnx", tmp_path / "other.onnx"
+    onnx.save(parsed(BATCHES), path)
+    graph = describe(open_model(path, cache).model)
+    model = open_model(path, cache)
+    onnx.save(parsed(WITHOUT_BATCH), other)
+    if replaced:
+        other.rename(path)
+    else:
+        path.unlink()
+    assert describe(model.model) == graph and model.name == "model"
+
+
 def test_a_relative_path_is_of_the_folder_at_the_start(
     tmp_path: Path, cache: PlanCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

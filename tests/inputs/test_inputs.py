@@ -16,6 +16,7 @@ from PIL import Image
 from trnrt.errors import InputError
 from trnrt.importer import TensorInfo
 from trnrt.inputs import matching as inputs_module
+from trnrt.inputs.drawing import check_array
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import Inputs, read_inputs
 
@@ -261,3 +262,18 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"hold '\\x1b\[31m\\x0a'") as caught:
         read(tmp_path / "a.npz", wanted=(TensorInfo("\x1b\n", "float32", ("N",)),))
     assert "\x1b" not in f"{caught.value}{caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("array", "hint"),
+    [
+        (np.array(["red", "blue"]), "the model takes numbers (int64): encode texts as its training data was"),
+        (np.array([1, "blue"], object), "the model takes numbers (int64): encode texts as its training data was"),
+        (np.array([1, 2], object), 'convert it: array.astype("int64")'),
+        (np.zeros(2), 'convert it: array.astype("int64")'),
+    ],
+)
+def test_the_way_from_another_dtype_fits_what_is_in_the_array(array: Array, hint: str) -> None:
+    with pytest.raises(InputError, match="the model wants int64") as caught:
+        check_array(array, RIGHT, "N")
+    assert caught.value.hint == hint

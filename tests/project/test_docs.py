@@ -97,7 +97,9 @@ def command_page() -> str:
         "[Learning from a device](#learning-from-a-device), [Compiling ahead](#compiling-ahead) and",
         "[Drawing boxes and masks](#drawing-boxes-and-masks) at the end. Every verb exits with 0 for success, 1 if the",
         "answer is no (a mismatch, an unsupported model, a regression), and 2 if the request was wrong (a bad file,",
-        "flag or input, a file that can't be written).",
+        "flag or input, a file that can't be written). Results go to stdout, notes and progress to stderr.",
+        "Where stderr is no terminal, work that takes long prints a plain line after 5 s, then every 10 s.",
+        "`--quiet` (`-q`), before the verb or after it, prints no progress and no notes.",
         "",
     ]
     for name, command in verbs(app):

@@ -19,9 +19,10 @@ from onnx import TensorProto, helper
 from trnrt.errors import Blocker, OptionError
 from trnrt.importer import TensorInfo, import_model
 from trnrt.planner.plan import NodeReport
-from trnrt.report.console import complain, note, render, working
+from trnrt.report.console import complain, note, render
 from trnrt.report.documents import SMALL, as_text, run_document, unsupported_document, validate_document
 from trnrt.report.files import write_arrays, write_text, write_whole
+from trnrt.report.progress import working
 from trnrt.report.tables import ROWS_SHOWN, blockers_table, comparison_table, nodes_table, outputs_table, top_table
 from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels, rank_classes
 from trnrt.running.results import RunResult

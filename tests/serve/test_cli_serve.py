@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from commanding import trnrt
 from engines import PATIENCE_S, RELU, save
@@ -54,6 +56,27 @@ def test_what_is_wrong_is_told_with_advice_and_exits_with_2(tmp_path: Path, relu
             outcome = trnrt("serve", *arguments)
             assert (outcome.code, outcome.out) == (2, ""), arguments
             assert told in outcome.err and "Traceback" not in outcome.err, outcome.err
+
+
+def test_files_that_are_no_models_are_refused_before_it_listens(tmp_path: Path, relu: Path) -> None:
+    text, empty = tmp_path / "text.onnx", tmp_path / "empty.onnx"
+    text.write_text("some words\n")
+    empty.touch()
+    apart = onnx.load(relu)
+    weights = onnx.numpy_helper.from_array(np.zeros(4, np.float32), "w")
+    apart.graph.initializer.append(weights)
+    onnx.external_data_helper.set_external_data(apart.graph.initializer[0], "gone.data", 0, 16)
+    apart.graph.initializer[0].ClearField("raw_data")
+    (tmp_path / "apart.onnx").write_bytes(apart.SerializeToString())
+    for names, told in (
+        (["text"], "text.onnx: not an ONNX model but a text file\nhint: Give the path"),
+        (["text", "empty"], "text.onnx: not an ONNX model but a text file"),
+        (["empty"], "empty.onnx: the file is empty"),
+        (["apart"], "gone.data"),
+    ):
+        outcome = trnrt("serve", *(tmp_path / f"{name}.onnx" for name in names), "--port", "0")
+        assert (outcome.code, outcome.out) == (2, ""), names
+        assert told in outcome.err, outcome.err
 
 
 def test_without_the_servers_packages_it_says_what_to_install(relu: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -306,9 +306,13 @@ def test_a_timeout_in_the_middle_of_an_answer_breaks_it_off(monkeypatch: pytest.
     async def send(message: Message) -> None:
         sent.append(message)
 
+    async def receive() -> Message:
+        await asyncio.sleep(30)
+        raise AssertionError
+
     async def work() -> None:
         with pytest.raises(Problem, match=r"longer than 0\.1 s"):
-            await Tracked(app, repository)(scope_of(), lambda: asyncio.sleep(30), send)  # type: ignore[arg-type]
+            await Tracked(app, repository)(scope_of(), receive, send)
         task = asyncio.current_task()
         assert task is not None and not task.cancelling()
 

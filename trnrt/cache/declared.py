@@ -90,13 +90,31 @@ def _read(path: Path, source: str | os.PathLike[str] | bytes, digest: str) -> Im
         return None
 
 
+class _OpenFile:
+    """A file that can still be read after its name is gone or another's, as a temporary one's."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    def read(self) -> bytes:
+        """The whole content."""
+        with os.fdopen(os.dup(self._descriptor), "rb") as file:
+            file.seek(0)
+            return file.read()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):  # it could be opened
+            os.close(self._descriptor)
+
+
 def _model_of(kept: dict[str, Any], source: str | os.PathLike[str] | bytes) -> ImportedModel:
     name = "model" if isinstance(source, bytes) else Path(source).stem
-    file = source if isinstance(source, bytes) else Path(source).absolute()  # the process may change its folder
+    file = None if isinstance(source, bytes) else _OpenFile(Path(source))
 
     @cache
     def read() -> ir.Model:
-        again = import_model(file)
+        content = source if isinstance(source, bytes) else file.read()  # type: ignore[union-attr]
+        again = import_model(content, name=name)
         if again.digest != kept["digest"]:
             raise ModelFileError(
                 f"{one_line(str(source))}: the file was changed after the session was opened", hint="open a new one"

@@ -11,7 +11,8 @@ from trnrt.commands.options import Reporting
 from trnrt.commands.records import SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.nki.machine.timing import Range
-from trnrt.report.console import note, render, working
+from trnrt.report.console import note, render
+from trnrt.report.progress import working
 from trnrt.running.buckets import cover, parse_distribution
 from trnrt.text import name_text, range_text
 

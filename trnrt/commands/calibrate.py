@@ -11,8 +11,9 @@ from trnrt import __version__
 from trnrt.commands.options import Reporting
 from trnrt.commands.results import deliver
 from trnrt.errors import ReportError
-from trnrt.report.console import counting, note, render
+from trnrt.report.console import note, render
 from trnrt.report.files import check_writable, write_text
+from trnrt.report.progress import counting
 from trnrt.text import count_text
 
 if TYPE_CHECKING:

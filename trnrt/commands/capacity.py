@@ -13,8 +13,9 @@ from trnrt.commands.records import CapacityDemand, Planning, SessionOptions
 from trnrt.commands.repeating import planning_flags
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
-from trnrt.report.console import note, render, working
+from trnrt.report.console import note, render
 from trnrt.report.files import check_writable
+from trnrt.report.progress import working
 from trnrt.running.buckets import DEFAULT_BUCKETS
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from trnrt.commands.options import Reporting
 from trnrt.commands.records import SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.errors import InputError, OptionError
-from trnrt.report.console import counting, note, working
+from trnrt.report.console import note
 from trnrt.report.documents import compile_document, part_document
+from trnrt.report.progress import counting, working
 from trnrt.running.buckets import check_buckets
 from trnrt.text import escape_text, list_text, name_text
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from trnrt.commands.options import Reporting
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError
-from trnrt.report.console import working
 from trnrt.report.files import check_writable, write_whole
+from trnrt.report.progress import working
 from trnrt.text import count_text, name_text, quote, shape_text
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ from trnrt.commands.options import Reporting
 from trnrt.commands.results import deliver
 from trnrt.errors import BackendError, OptionError
 from trnrt.neuron.findings import BAD
-from trnrt.report.console import note, render, say, working
+from trnrt.report.console import note, render, say
 from trnrt.report.documents import as_text
 from trnrt.report.files import check_writable, write_or_keep
+from trnrt.report.progress import working
 from trnrt.text import count_text
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from trnrt.commands.records import SessionOptions, Viewing
 from trnrt.commands.repeating import inspect_flags
 from trnrt.commands.results import deliver
 from trnrt.errors import OptionError, UnsupportedModelError
-from trnrt.report.console import complain, render, working
+from trnrt.report.console import complain, render
 from trnrt.report.documents import as_text, inspect_document, stage_document, unsupported_document
 from trnrt.report.files import check_writable, write_text
+from trnrt.report.progress import working
 from trnrt.text import count_text, escape_text, name_text, range_text
 
 if TYPE_CHECKING:

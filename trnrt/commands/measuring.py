@@ -11,7 +11,8 @@ from trnrt.commands.members import Backend
 from trnrt.commands.opening import open_session
 from trnrt.commands.records import SessionOptions
 from trnrt.errors import BackendError, OptionError
-from trnrt.report.console import note, working
+from trnrt.report.console import note
+from trnrt.report.progress import working
 from trnrt.text import count_text, error_text, escape_text, name_text, quote, range_text
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from trnrt.commands.profiling import warn
 from trnrt.commands.results import deliver
 from trnrt.commands.views import Tracing
 from trnrt.errors import OptionError
-from trnrt.report.console import note, render, working
+from trnrt.report.console import note, render
 from trnrt.report.files import check_writable
+from trnrt.report.progress import working
 
 if TYPE_CHECKING:
     from trnrt.nki.pairing import Comparison

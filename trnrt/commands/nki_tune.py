@@ -12,8 +12,9 @@ from trnrt.commands.options import Reporting
 from trnrt.commands.profiling import warn
 from trnrt.commands.results import deliver
 from trnrt.nki.level import Level, choose_level
-from trnrt.report.console import counting, note, render
+from trnrt.report.console import note, render
 from trnrt.report.files import check_writable
+from trnrt.report.progress import counting
 from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from trnrt.errors import InputError, OptionError
 from trnrt.inputs.finite import odd_notes
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import LARGEST_INPUT, Inputs, Pictures, read_inputs
-from trnrt.report.console import note, working
+from trnrt.report.console import note
+from trnrt.report.progress import working
 from trnrt.text import count_text, quote, range_text, reason_text, shape_text, size_text
 
 if TYPE_CHECKING:

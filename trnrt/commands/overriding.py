@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from trnrt.errors import KernelError, OptionError, UnsupportedModelError
 from trnrt.nki.machine.targets import data_digest
-from trnrt.report.console import note, working
+from trnrt.report.console import note
+from trnrt.report.progress import working
 from trnrt.text import list_text, name_text, quote, reason_text
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from trnrt.commands.options import BATCH, CacheFlag, LogitsFlag, ModelFile, Repo
 from trnrt.commands.records import Device, Images, Planning
 from trnrt.commands.sampling import choose_rows
 from trnrt.errors import OptionError, TooManyBadError, TrnrtError
-from trnrt.report.console import counting, note, say, working
+from trnrt.report.console import note, say
+from trnrt.report.progress import counting, working
 from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from trnrt.commands.trying import try_others
 from trnrt.commands.views import Views
 from trnrt.errors import UnsupportedModelError
 from trnrt.report.captured import attribution_document, attribution_parts
-from trnrt.report.console import note, render, say, working
+from trnrt.report.console import note, render, say
 from trnrt.report.documents import Document, as_text, parts_profile_document, profile_document
+from trnrt.report.progress import working
 from trnrt.text import range_text
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from trnrt import __version__
 from trnrt.commands.options import Reporting
 from trnrt.commands.views import Views
 from trnrt.errors import OptionError
-from trnrt.report.console import note, render, working
+from trnrt.report.console import note, render
+from trnrt.report.progress import working
 from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:

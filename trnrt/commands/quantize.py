@@ -19,7 +19,8 @@ from trnrt.commands.records import Images, Planning, SessionOptions
 from trnrt.commands.results import deliver
 from trnrt.commands.sampling import OWN_DATA, choose_files
 from trnrt.errors import OptionError, TrnrtError
-from trnrt.report.console import counting, note, render, working
+from trnrt.report.console import note, render
+from trnrt.report.progress import counting, working
 from trnrt.text import one_line, quote
 
 if TYPE_CHECKING:

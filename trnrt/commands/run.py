@@ -23,9 +23,10 @@ from trnrt.commands.opening import (
 from trnrt.commands.options import Reporting
 from trnrt.commands.records import Drawing, SessionOptions, Showing
 from trnrt.commands.results import deliver
-from trnrt.report.console import note, render, working
+from trnrt.report.console import note, render
 from trnrt.report.documents import run_document
 from trnrt.report.files import write_arrays
+from trnrt.report.progress import working
 from trnrt.report.top import Top, best_classes, choose_output, labels_of, looked_up_labels
 from trnrt.text import quote
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,9 +26,10 @@ from trnrt.commands.sampling import own_data
 from trnrt.errors import OptionError
 from trnrt.inputs.images import ImageOptions
 from trnrt.inputs.matching import Inputs, read_labelled
-from trnrt.report.console import note, render, working
+from trnrt.report.console import note, render
 from trnrt.report.documents import validate_document
-from trnrt.text import count_text, error_text, escape_text, list_text, name_text, quote
+from trnrt.report.progress import stepping, working
+from trnrt.text import count_text, error_text, list_text, name_text, quote
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -139,27 +138,8 @@ def _layers(session: InferenceSession, inputs: Inputs, comparing: Comparing) -> 
     with writing_errors(directory or Path()):
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-        with _progress() as progress:
+        with stepping("comparing the steps") as progress:
             return validate_layers(session, inputs.feeds, bundle=bundle, progress=progress)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
-    """A progress bar on a terminal; None elsewhere."""
-    import sys
-
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, step: bar.update(
-            task, completed=done, total=total, description=escape_text(step)[:40]
-        )
 
 
 def _text(session: InferenceSession, report: ValidationReport, layers: LayersReport | None) -> str:

@@ -114,6 +114,23 @@ class Argument(click.Argument):
         return (shown, f"{self.text}  [required]") if self.required else (f"[{shown}]", self.text)
 
 
+def quiet_option() -> click.Option:
+    """The flag that turns progress and notes off, before the verb or after it."""
+    text = "Print no progress and no notes, only results and errors."
+    return click.Option(["-q", "--quiet"], is_flag=True, help=text, expose_value=False, callback=_be_quiet)
+
+
+def _be_quiet(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from trnrt.report.progress import quiet
+
+        before = quiet.set(True)
+        ctx.call_on_close(lambda: quiet.reset(before))
+
+
+_QUIET = quiet_option()
+
+
 class Verb(click.Command):
     """A verb whose ``--help`` groups its flags."""
 
@@ -121,6 +138,11 @@ class Verb(click.Command):
         parameters, call = _read_signature(function)
         made = [parameter for one in parameters for parameter in _parameters(*one)]
         super().__init__(name, callback=call, help=inspect.getdoc(function), params=made, **details)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters; also --quiet, unless flags that trnrt does not know are for another program."""
+        found = super().get_params(ctx)
+        return found if ctx.ignore_unknown_options else [*found, _QUIET]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of the command line; the error about a flag that was renamed names the new one."""

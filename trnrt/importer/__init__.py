@@ -10,6 +10,7 @@ and commands that read no model should not wait for them.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt.importer.model import ImportedModel
@@ -18,7 +19,7 @@ from trnrt.importer.records import GraphView, OpenSizes, TensorInfo
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["GraphView", "ImportedModel", "OpenSizes", "TensorInfo", "describe", "import_model"]
+__all__ = ["GraphView", "ImportedModel", "OpenSizes", "TensorInfo", "check_file", "describe", "import_model"]
 
 _NO_SIZES = OpenSizes()
 
@@ -39,6 +40,17 @@ def import_model(
     from trnrt.importer.reading.model_file import read_model
 
     return read_model(source, name, sizes)
+
+
+def check_file(path: Path) -> None:
+    """Check that a file is an ONNX model, and that its data files are there, without importing it.
+
+    Raises:
+        ModelFileError: if it isn't, as ``import_model`` says it.
+    """
+    from trnrt.importer.reading import model_file
+
+    model_file.check_file(path)
 
 
 def describe(model: ir.Model) -> str:

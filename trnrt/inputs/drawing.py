@@ -39,7 +39,7 @@ def check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_
     if array.dtype != expected and not (info.dtype == "str" and array.dtype.kind in "OUS"):
         raise InputError(
             f"input {quote(info.name)} is {array.dtype}; the model wants {info.dtype}",
-            hint=f'convert it: array.astype("{info.dtype}")',
+            hint=_conversion_hint(array, info.dtype),
         )
     shape, wanted = f"input {quote(info.name)} has shape {shape_text(array.shape)}", shape_text(info.shape)
     if array.ndim != len(info.shape):
@@ -52,6 +52,15 @@ def check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_
             raise InputError(f"{shape}: dimension {d} is 0, there is nothing to run")
         if isinstance(declared, int) and size != declared and not (d == 0 and isinstance(batch, int)):
             raise InputError(f"{shape}; the model wants {wanted}")
+
+
+def _conversion_hint(array: Array, dtype: str) -> str:
+    """The way from an array to the model's dtype; numpy converts texts to numbers only if they spell some."""
+    kind = array.dtype.kind
+    holds_texts = kind in "US" or (kind == "O" and any(isinstance(value, str | bytes) for value in array.flat))
+    if holds_texts and dtype != "str":
+        return f"the model takes numbers ({dtype}): encode texts as its training data was"
+    return f'convert it: array.astype("{dtype}")'
 
 
 def draw(model: ImportedModel, shapes: Mapping[str, tuple[int, ...]], batch: int | None, seed: int) -> dict[str, Array]:

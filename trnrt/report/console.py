@@ -1,15 +1,15 @@
-"""Output: results go to stdout, notes and progress to stderr."""
+"""Output: results go to stdout, notes and errors to stderr. For progress see ``trnrt.report.progress``."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from io import StringIO
 from typing import TYPE_CHECKING
 
 from trnrt.report.layout import plain_text
+from trnrt.report.progress import quiet
 from trnrt.text import escape_text, escaped_lines
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def say(text: str) -> None:
 
 
 def note(*texts: str) -> None:
-    """Print what a user should know beside the result, a line for each text."""
-    for text in texts:
+    """Print what a user should know beside the result, a line for each text; nothing with ``--quiet``."""
+    for text in () if quiet.get() else texts:
         sys.stderr.write(f"note: {escape_text(text)}\n")
 
 
@@ -62,44 +62,3 @@ def complain(message: str, hint: str | None = None) -> None:
 def write_error(text: str) -> None:
     """Print how a user's own script ended."""
     sys.stderr.write(f"{text}\n")
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show a spinner on a terminal."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    with Console(stderr=True).status(Text(escape_text(what))):
-        yield
-
-
-@contextmanager
-def counting(what: str, total: int, done: int = 0, unit: str = "rows") -> Iterator[Callable[[int], None]]:
-    """Show a progress bar of ``total`` rows, or another ``unit``, on a terminal, with rate and remaining time.
-
-    Yields a function to call with the number of rows just done.
-    """
-    if not sys.stderr.isatty():
-        yield lambda rows: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}, {task.fields[rate]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    with Progress(*bar, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(escape_text(what), total=total, completed=done, rate="", unit=unit)
-
-        def advance(rows: int) -> None:
-            speed = progress.tasks[0].speed
-            progress.update(task, advance=rows, rate=f"{speed:,.0f} {unit}/s" if speed else "")
-
-        yield advance

@@ -41,6 +41,15 @@ def read_model(source: str | os.PathLike[str] | bytes, name: str | None, sizes: 
     return _import(_content(path, where), path.parent, name or path.stem, where, sizes)
 
 
+def check_file(path: Path) -> None:
+    """ModelFileError if the file is no ONNX model, or one of its data files is missing; the rest is not checked."""
+    where = one_line(str(path))
+    data = _content(path, where)
+    parse(data, where)
+    if any(not (path.parent / name).is_file() for name in external.files_beside(data)):
+        read_model(path, None, OpenSizes())  # its error names the tensor and the way out
+
+
 def _import(data: bytes, folder: Path | None, name: str, where: str, sizes: OpenSizes) -> ImportedModel:
     try:
         with quiet_lock():
