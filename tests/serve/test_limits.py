@@ -312,7 +312,7 @@ def test_a_timeout_in_the_middle_of_an_answer_breaks_it_off(monkeypatch: pytest.
 
     async def work() -> None:
         with pytest.raises(Problem, match=r"longer than 0\.1 s"):
-            await Tracked(app, repository)(scope_of(), receive, send)
+            await Tracked(app, repository)(scope_of(), receive, send)  # type: ignore[arg-type]
         task = asyncio.current_task()
         assert task is not None and not task.cancelling()
 

@@ -67,7 +67,7 @@ def test_the_settings_are_those_of_the_server() -> None:
 @pytest.mark.parametrize(("name", "least"), [("serving", 20), ("settings", 40), ("connections", 10), ("versions", 2)])
 def test_flags_that_are_named_are_there(name: str, least: int) -> None:
     # Those of other programs stand in listings.
-    prose = re.sub(r"(?m)^    .*$", "", text(DOCS / f"{name}.md"))
+    prose = re.sub(r"(?ms)^```.*?^```$|^    [^\n]*$", "", text(DOCS / f"{name}.md"))
     named = set(re.findall(r"`?(--[a-z][a-z-]+)", prose))
     assert len(named) >= least
     assert named <= {flag_of(name) for name in ServeSettings.model_fields} | {"--no-batching"}
@@ -150,7 +150,7 @@ def answers_of(output: str) -> list[dict[str, Any]]:
 
 
 def test_the_commands_answer(server: ServerProcess, tmp_path: Path) -> None:
-    assert sum(block.count("curl ") for block in commands()) == 18
+    assert sum(block.count("curl ") for block in commands()) == 19
     answers: list[Any] = []
     for block in commands():
         line = ["bash", "-ec", block.replace(f"http://{HERE}", server.url)]
