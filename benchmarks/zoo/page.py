@@ -65,6 +65,8 @@ hold ranges.
 
 `trnrt profile --html` writes a model's profile report: its timeline, memory and steps. `python -m benchmarks.zoo DIR
 --profiles reports --html zoo.html` writes those of all models in DIR, and a page with links to them. One report:
+
+<!-- not run: needs a file that isn't in the repository -->
 """
 _PUBLISHED = """## Published figures
 

@@ -51,6 +51,8 @@ def benchmarks_page() -> str:
         "Generated from the commands. They are for developers and not in the wheel: run them in a checkout. They exit",
         "with 0 for success, 1 if a bar is missed, and 2 if the request was wrong, as the verbs in `docs/cli.md` do.",
         "",
+        "<!-- not run: takes minutes -->",
+        "",
         *(f"    {line}" for line in lines()),
         "",
     ]
