@@ -89,7 +89,9 @@ def test_an_installed_trnrt_brings_the_plugin_and_leaves_its_own_asserts_alone(
 
 def test_it_imports_nothing_until_a_test_needs_it(run: Run, installed: dict[str, str]) -> None:
     text = "import sys\n\ndef test():\n    assert {name for name in sys.modules if name.startswith('trnrt')} == {}\n"
-    run.pytester.makepyfile(test_it=text.replace("{}\n", f"{ {'trnrt', 'trnrt.nki', 'trnrt.nki.testing', PLUGIN} }\n"))
+    run.pytester.makepyfile(
+        test_it=text.replace("{}\n", f"{ {'trnrt', 'trnrt.version', 'trnrt.nki', 'trnrt.nki.testing', PLUGIN} }\n")
+    )
     out = pytest_in(run.pytester.path, installed)
     assert "1 passed" in out, out
 

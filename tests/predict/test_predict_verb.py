@@ -495,6 +495,9 @@ def test_the_page_says_what_the_code_does(tmp_path: Path, images: Path, monkeypa
     pq.write_table(table, tmp_path / "data.parquet")
     (tmp_path / "models").symlink_to(MODELS)
     monkeypatch.chdir(tmp_path)
-    exec(textwrap.dedent(source.partition("## In Python\n\n")[2].partition("\n\n`opened.job`")[0]), {})
+    exec(
+        textwrap.dedent(source.partition("## In Python\n")[2].partition("-->\n\n")[2].partition("\n\n`opened.job`")[0]),
+        {},
+    )
     assert [row["id"] for row in parts(tmp_path / "out")] == table["key"].to_pylist()
     assert json.loads((tmp_path / "out" / MANIFEST).read_text("utf-8"))["state"] == "finished"

@@ -55,7 +55,7 @@ def test_the_query_says_how_else_the_model(query: str, metadata: dict[str, str] 
 
 def test_a_model_that_declares_nothing_is_refused_in_the_words_of_the_query() -> None:
     told = error_of(means(""), 400)
-    assert "neither the model's metadata nor an option" in told and "give the query's scale: 0.0039" in told
+    assert "neither the model's metadata nor an option" in told and "give the query's scale 1/255" in told
 
 
 def test_what_contradicts_the_input_is_refused() -> None:
@@ -67,7 +67,7 @@ def test_what_contradicts_the_input_is_refused() -> None:
     ("query", "told"),
     [
         ("layout=CHWN", "layout is 'CHWN'; it is NCHW or NHWC"),
-        ("fit=", "fit is ''; it is stretch, letterbox or crop"),
+        ("fit=", "fit is ''; it is stretch, letterbox, crop or center"),
         ("color=rgb", "color is 'rgb'; it is L, RGB, BGR, RGBA or BGRA"),
         ("scale=1,2", "scale is '1,2'; it is a number, up to 1e+06"),
         ("scale=nan", "scale is 'nan'"),

@@ -360,6 +360,7 @@ def test_limits_that_grpc_keeps_are_told(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_instances_change_while_requests_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = threading.enumerate()  # those of models of other tests may still be there
     server = Server(tmp_path, monkeypatch, TOP, relu=RELU)
 
     async def work() -> None:
@@ -383,7 +384,8 @@ def test_instances_change_while_requests_are_answered(tmp_path: Path, monkeypatc
         assert model._engine is before
         stopped.set()
         assert all(await asyncio.gather(*asking))
-        waiting = [thread for thread in threading.enumerate() if thread.name.startswith("compute relu")]
+        own = [thread for thread in threading.enumerate() if thread not in others]
+        waiting = [thread for thread in own if thread.name.startswith("compute relu")]
         await until_over(lambda: sum(thread.is_alive() for thread in waiting) == 2)
 
     run(work())

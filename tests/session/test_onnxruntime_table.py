@@ -50,10 +50,13 @@ def public(owner: object) -> set[str]:
 
 @pytest.mark.parametrize("owner", TABLE)
 def test_the_table_has_every_name_of_onnxruntime(owner: str) -> None:
-    theirs = public(onnxruntime if owner == MODULE else getattr(onnxruntime, owner))
+    place = onnxruntime if owner == MODULE else getattr(onnxruntime, owner)
+    theirs = public(place)
     if owner in ("GraphOptimizationLevel", "ExecutionMode", "ExecutionOrder", "OrtAllocatorType", "OrtMemType"):
         theirs |= {"name", "value"}
-    assert theirs - set(TABLE[owner]) == set()
+    missing = theirs - set(TABLE[owner])
+    # Submodules appear when another test imports them.
+    assert {name for name in missing if not inspect.ismodule(getattr(place, name, None))} == set()
     if onnxruntime.__version__.startswith(f"{VERSION}."):
         assert set(TABLE[owner]) - theirs == set()
 
