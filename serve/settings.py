@@ -38,6 +38,7 @@ from trnrt.serve.settings_models import (
     read_tables,
     settings_of_table,
 )
+from trnrt.serve.settings_words import own_words
 
 PREFIX = "TRNRT_"
 MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
@@ -393,14 +394,6 @@ def _check_file(path: Path) -> None:
         raise OptionError(f"{str(path)!r} is not TOML: {error}", hint="one setting a line: max_batch = 32") from None
 
 
-_LIMITS = {
-    "input should be less than or equal to": "it must be at most",
-    "input should be greater than or equal to": "it must be at least",
-    "input should be": "it must be",
-}
-"""pydantic's words for a limit, and ours."""
-
-
 def _error_text(item: Mapping[str, Any]) -> str:
     """One of pydantic's errors in our words; never a key's value."""
     field = str(item["loc"][0]) if item["loc"] else ""
@@ -413,7 +406,4 @@ def _error_text(item: Mapping[str, Any]) -> str:
         text = str(item["msg"]).removeprefix("Value error, ")
         return text if read else f"{flag_of(field)}: it is no table of the settings' file"
     given = "" if field == "api_keys" else f", not {item['input']!r}"
-    text = str(item["msg"]).removeprefix("Value error, ").lower()
-    for theirs, ours in _LIMITS.items():
-        text = text.replace(theirs, ours)
-    return f"{flag_of(field)} ({variable_of(field)}): {text}{given}"
+    return f"{flag_of(field)} ({variable_of(field)}): {own_words(str(item['msg']))}{given}"

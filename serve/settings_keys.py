@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from trnrt.serve.settings_words import own_words
+
 SOURCES = ("sha256", "file", "env")
 LARGEST_KEY = 4096
 """The most bytes of a key: uvicorn refuses headers much longer than this."""
@@ -115,7 +117,7 @@ def _error_text(name: str, item: Mapping[str, Any]) -> str:
         known = ", ".join((*SOURCES, *(field for field in Key.model_fields if field not in SOURCES)))
         return f"[key.{name}]: {item['loc'][0]!r} is no setting of a key; these are {known}"
     shown = f", not {item['input']!r}" if isinstance(item["input"], int | float) else ""
-    return f"[key.{name}] {item['loc'][0]}: {text.lower()}{shown}"
+    return f"[key.{name}] {item['loc'][0]}: {own_words(text)}{shown}"
 
 
 def _read_hash(source: str, value: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, field_validator
 
 from trnrt.errors import OptionError
+from trnrt.serve.settings_words import own_words
 
 AT_ONCE = ("batching", "max_delay_ms", "max_queue", "max_wait_ms", "max_tensor_elements", "request_timeout", "shadow")
 """A reload changes these in a model that serves."""
@@ -107,8 +108,7 @@ def _read_table(settings: type[BaseModel], name: str, table: Mapping[str, Any]) 
 
 
 def _error_text(name: str, item: Mapping[str, Any]) -> str:
-    text = str(item["msg"]).removeprefix("Value error, ").lower()
-    return f"[model.{name}] {item['loc'][0]}: {text}, not {item['input']!r}"
+    return f"[model.{name}] {item['loc'][0]}: {own_words(str(item['msg']))}, not {item['input']!r}"
 
 
 @cache

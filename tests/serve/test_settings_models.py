@@ -62,7 +62,7 @@ def test_buckets_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("[model.a]\nmax_bach = 3\n", r"server.toml': \[model.a\]: there is no setting 'max_bach'.*max_batch"),
         ("[model.a]\nport = 3\n", r"\[model.a\]: a model has no setting 'port' of its own"),
-        ("[model.a]\nmax_batch = 0\n", r"server.toml': \[model.a\] max_batch: .* greater than or equal to 1, not 0"),
+        ("[model.a]\nmax_batch = 0\n", r"server.toml': \[model.a\] max_batch: it must be at least 1, not 0"),
         ("[model.a]\ndtype = 'int8'\n", r"\[model.a\] dtype: .*'bfloat16'.* not 'int8'"),
         ("[model.a]\ntarget = 'trn9'\n", r"\[model.a\] target: unknown target 'trn9'"),
         ("[model.a]\npad = 'x=1'\n", r"server.toml': \[model.a\]: pad has no meaning without lengths"),
