@@ -23,6 +23,7 @@ from trnrt.neuron.doctor.rules import table
 from trnrt.neuron.releases import load_releases, numbers
 from trnrt.neuron.requirements import Asked, findings
 from trnrt.neuron.routes import ROUTES
+from trnrt.nki.machine import targets
 from trnrt.report.console import render
 from trnrt.report.doctor import WIDTH, doctor_document, doctor_parts
 
@@ -477,3 +478,12 @@ def test_a_route_that_lacks_something_is_a_warning() -> None:
     finding = judged(LAPTOP).finding("route")
     assert finding.state == "warning" and "nrtpy (TRNRT_NRTPY_PYTHON is not set)" in finding.found
     assert judged(GOOD).finding("route").state == "ok"
+
+
+def test_a_user_s_target_takes_no_alias_of_the_one_that_it_is_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "_given", {})
+    (tmp_path / "own9.toml").write_text('name = "own9"\nlike = "trn2"\n', encoding="utf-8")
+    targets.get_target(tmp_path / "own9.toml")
+    assert judged(setting("NEURON_PLATFORM_TARGET_OVERRIDE", "gen3")).finding("target").state == "ok"

@@ -488,16 +488,13 @@ def test_the_page_says_what_the_code_does(tmp_path: Path, images: Path, monkeypa
         f"{DEFAULT_BUCKETS[-1]} rows exceed {BYTES_PER_BATCH >> 20} MiB of inputs",
         f"(default: {MostBad()} of all rows",
     )
-    assert [text for text in numbers if text not in page] == []
-    assert [name for name in (MANIFEST, PROGRESS, QUARANTINE) if f"`{name}" not in page] == []
-    # Its program runs, on fewer rows.
+    names = [f"`{name}" for name in (MANIFEST, PROGRESS, QUARANTINE)]
+    assert [text for text in (*numbers, *names) if text not in page] == []
     table = pa.table({"key": [f"k{row}" for row in range(700)], "image": np.load(images).reshape(700, 64).tolist()})
     pq.write_table(table, tmp_path / "data.parquet")
     (tmp_path / "models").symlink_to(MODELS)
     monkeypatch.chdir(tmp_path)
-    exec(
-        textwrap.dedent(source.partition("## In Python\n")[2].partition("-->\n\n")[2].partition("\n\n`opened.job`")[0]),
-        {},
-    )
+    program = source.partition("## In Python\n")[2].partition("-->\n\n")[2].partition("\n\n`opened.job`")[0]
+    exec(textwrap.dedent(program), {})  # on fewer rows
     assert [row["id"] for row in parts(tmp_path / "out")] == table["key"].to_pylist()
     assert json.loads((tmp_path / "out" / MANIFEST).read_text("utf-8"))["state"] == "finished"

@@ -236,7 +236,7 @@ def _numbers(
     if scale is None:
         raise InputError(
             f"neither the model's metadata nor an option says how pixels (0 to 255) become {_input_text(wanted)}",
-            hint="give --scale 1/255 for values of 0 to 1, --scale 1 for 0 to 255",
+            hint="give --scale 1/255 for values of 0 to 1, or 1 for 0 to 255",
         )
     for name, numbers in (("mean", mean), ("std", std)):
         if len(numbers) not in (1, channels):

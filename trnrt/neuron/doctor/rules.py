@@ -139,7 +139,9 @@ def target_override(machine: Machine, releases: Releases) -> Finding:
     value = machine.settings.get(name)
     if value is None:
         return Finding("target", "ok", f"{name} is not set")
-    meanings = {text: target.name for target in known_targets() for text in (target.name, *target.aliases)}
+    # A user's target may have the aliases of the one that it is like; the name is then that one's.
+    known = reversed(known_targets())
+    meanings = {text: target.name for target in known for text in (target.name, *target.aliases)}
     meant = meanings.get(value.lower())
     if meant is None:
         return Finding("target", "warning", f"{name}={value}", ", ".join(meanings), f"unset {name}")
