@@ -44,7 +44,7 @@ CAUSES = re.compile(
     "|no answer within .* s, the limit for this request|took longer than .* s, the (server's limit|call's deadline)"
     "|message did not arrive within"
 )
-"""Texts of which an answer of 503 or 504 must have one: its stated cause."""
+"""The causes that an answer of 503 or 504 may state; it must contain one of these texts."""
 NAN = "NaN or infinity"
 """The one cause of a 500, which is not the server's fault: JSON can't hold an output. It is counted apart."""
 CUT_SHORT = "Internal error from Core"

@@ -1,9 +1,9 @@
 """``python -m benchmarks.serve.hosting``: measure the host's cost of a request, for ``trnrt plan``.
 
-The cost is the CPU time of the server's process, all its threads, with models that answer at once: for a lone client,
-whose requests are batches of their own, for 64 clients, whose requests are merged, and for a lone one that pauses after
-each answer. Rows come as JSON and as binary tensors, small and large. Unlike a rate, CPU time is nearly the same
-whatever else the machine does.
+The cost is the CPU time of the server's process, all its threads. The models answer at once, on a thread as a device's
+do. They are measured for a lone client, whose requests are batches of their own, for 64 clients, whose requests are
+merged, and for a lone one that pauses after each answer. Rows come as JSON and as binary tensors, small and large.
+Unlike a rate, CPU time is nearly the same on a busy machine.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def measured(take: Callable[[Server, Callable[[], Spent]], Spent] = lambda _, me
 
 
 def _instant(folder: Path, shape: tuple[int, ...]) -> AbstractContextManager[Server]:
-    return serving([str(zeros(folder, shape))], folder / "cache", module=("benchmarks.serve.instant",))
+    return serving([str(zeros(folder, shape))], folder / "cache", module=("benchmarks.serve.waiting", "0"))
 
 
 def told(found: Sequence[Spent]) -> dict[str, float]:

@@ -63,7 +63,7 @@ def _bundled_programs(settings: ServeSettings) -> Path | None:
     try:
         sources = [one.path for versions in find_sources(settings).values() for one in versions.values()]
         bundles = [read_bundle(path) for path in sources]
-    except TrnrtError:  # whoever loads it says what is wrong with it
+    except TrnrtError:  # its loading will say what is wrong
         return None
     found = [None if bundle is None else bundle.programs for bundle in bundles]
     return found[0] if found and all(found) else None

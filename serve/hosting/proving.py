@@ -25,7 +25,7 @@ Array = NDArray[Any]
 class Prover:
     """Compiles and checks the buckets of one session. ``path``: the model's file; a golden input may lie beside it.
 
-    ``others``: sessions of more instances, each of which is checked in the same way.
+    ``others``: the sessions of further instances; each is checked in the same way.
     """
 
     first: Golden

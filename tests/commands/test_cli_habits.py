@@ -1,4 +1,4 @@
-"""What people expect of a command line: help without a verb, short names, completion, early refusals."""
+"""Habits of a command line: help without a verb, short names, completion, early refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What inputs the verbs note or prepare: values that are not finite, and pictures for ImageNet's classifiers."""
+"""The verbs note values that are not finite, and prepare pictures for ImageNet's classifiers."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from commanding import trnrt
 from fake_neuron import Faults, Hardware
-from fake_neuron.documented import VIOLATIONS
-from fake_neuron.installing_fake import install, versions
+from fake_neuron.installing_fake import fake_machine, versions
 
 ROOT = Path(__file__).parents[2]
 CNN = str(ROOT / "models" / "digits_cnn.onnx")
@@ -57,11 +56,8 @@ assert trnrt.nki.nl.AWS and not VIOLATIONS
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hardware]:
     """A trn2 instance."""
     monkeypatch.setenv("TRNRT_CACHE", str(tmp_path / "cache"))
-    hardware = Hardware()
-    VIOLATIONS.clear()
-    install(monkeypatch, tmp_path, hardware, versions())
-    yield hardware
-    assert VIOLATIONS == []
+    with fake_machine(monkeypatch, tmp_path) as hardware:
+        yield hardware
 
 
 def test_run_says_where_and_why(machine: Hardware) -> None:

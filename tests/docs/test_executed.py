@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from page_listings import listings
-from page_running import ROOT, Runner, furnish, left_out, rewrite
+from page_running import ROOT, Runner, furnish, is_left_out, rewrite
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WHEEL_ONLY = {"README.md", "run-my-model.md", "production.md", "write-kernels.md"}
@@ -21,7 +21,7 @@ WHEEL_ONLY = {"README.md", "run-my-model.md", "production.md", "write-kernels.md
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = [each for each in listings(page) if each.is_python or each.commands]
-    if all(left_out(listing) for listing in todo):
+    if all(is_left_out(listing) for listing in todo):
         return
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -410,3 +410,22 @@ def test_two_processes_do_not_write_into_one_directory(tmp_path: Path) -> None:
     assert outcome.code == 2
     assert "another trnrt predict is writing into" in outcome.err
     assert trnrt(*arguments, "--output", out).code == 0
+
+
+def test_rows_with_nan_or_infinity_are_predicted_and_counted_once(tmp_path: Path) -> None:
+    """A second run of the same command finds them in the record; one of before 0.2 has no such counts."""
+    x = np.ones((12, 3), np.float32)
+    x[6], x[9, 1] = np.nan, np.inf
+    np.save(tmp_path / "x.npy", x)
+    model, out = linear(tmp_path / "m.onnx"), tmp_path / "out"
+    command = ("predict", model, "--input", tmp_path / "x.npy", "--rows-per-part", "4", "--output", out, "--json")
+    for _ in range(2):
+        outcome = trnrt(*command)
+        assert outcome.err.count("2 rows with NaN or infinite inputs, the first is row 6") == 1
+        assert (outcome.document["odd"], outcome.document["bad"], outcome.document["predicted"]) == (2, 0, 12)
+    manifest = json.loads((out / "_manifest.json").read_text("utf-8"))
+    for part in manifest["parts"]:
+        del part["odd"], part["first_odd"]
+    (out / "_manifest.json").write_text(json.dumps(manifest), "utf-8")
+    outcome = trnrt(*command)
+    assert (outcome.document["odd"], outcome.document["rows_run"]) == (0, 0)

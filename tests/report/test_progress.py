@@ -22,7 +22,7 @@ CNN = Path(__file__).parents[2] / "models" / "digits_cnn.onnx"
 
 
 class Stderr:
-    """What stderr got so far."""
+    """The text on stderr so far."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys, self._text = capsys, ""

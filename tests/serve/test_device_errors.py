@@ -18,8 +18,7 @@ import pytest
 from engines import PATIENCE_S, RELU, run, save
 from failing import LASTING, PASSING, Paced, outcome, paused, refused, state, until
 from fake_neuron import REFERENCE, Faults, Hardware
-from fake_neuron.documented import VIOLATIONS
-from fake_neuron.installing_fake import install, versions
+from fake_neuron.installing_fake import fake_machine
 from serving import ask, error_of
 
 from trnrt.neuron import backend as neuron
@@ -47,13 +46,10 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> Paced:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hardware]:
     """A trn2 instance, on which nothing was compiled yet."""
     monkeypatch.setenv("TRNRT_CACHE", str(tmp_path / "cache"))
-    hardware = Hardware()
-    VIOLATIONS.clear()
-    install(monkeypatch, tmp_path, hardware, versions())
-    yield hardware
-    if hardware.faults.hanging is not None:
-        hardware.faults.hanging.set()
-    assert VIOLATIONS == []
+    with fake_machine(monkeypatch, tmp_path) as hardware:
+        yield hardware
+        if hardware.faults.hanging is not None:
+            hardware.faults.hanging.set()
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ import pytest
 from commanding import trnrt
 from engines import RELU, run, save
 from fake_neuron import Hardware
-from fake_neuron.documented import VIOLATIONS
-from fake_neuron.installing_fake import install, versions
+from fake_neuron.installing_fake import fake_machine
 from serving import ServerProcess, events, metric, ready_workers, server_process, until, workers
 
 from trnrt.neuron.cores import VISIBLE, _holders, failed_cores, leased_cores
@@ -45,11 +44,8 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hardware]:
     """A trn2 instance with eight cores."""
-    hardware = Hardware()
-    VIOLATIONS.clear()
-    install(monkeypatch, tmp_path, hardware, versions())
-    yield hardware
-    assert VIOLATIONS == []
+    with fake_machine(monkeypatch, tmp_path) as hardware:
+        yield hardware
 
 
 def repository_of(path: Path, **settings: Any) -> Repository:

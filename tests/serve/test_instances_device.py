@@ -15,8 +15,7 @@ from commanding import trnrt
 from engines import RELU, run, save
 from failing import PASSING, Paced, outcome, paused, state, until
 from fake_neuron import Hardware
-from fake_neuron.documented import VIOLATIONS
-from fake_neuron.installing_fake import install, versions
+from fake_neuron.installing_fake import fake_machine
 
 from trnrt.backends.choosing import choose
 from trnrt.errors import BackendError
@@ -43,11 +42,8 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> Paced:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hardware]:
     """A trn2 instance with eight cores."""
     monkeypatch.setenv("TRNRT_CACHE", str(tmp_path / "cache"))
-    hardware = Hardware()
-    VIOLATIONS.clear()
-    install(monkeypatch, tmp_path, hardware, versions())
-    yield hardware
-    assert VIOLATIONS == []
+    with fake_machine(monkeypatch, tmp_path) as hardware:
+        yield hardware
 
 
 def settings_of(tmp_path: Path, text: str, *names: str) -> ServeSettings:

@@ -239,14 +239,17 @@ def test_a_workers_share_of_a_limit() -> None:
             client.take_request(metrics)
 
 
+def alices_settings(folder: Path) -> ServeSettings:
+    """One model, and a key that may send 4 rows a second."""
+    path = save(folder, "relu", RELU)
+    (folder / "server.toml").write_text(f"[key.alice]\nsha256 = '{hash_key(ALICE.encode())}'\nrows_per_second = 4\n")
+    return read_settings({"config": folder / "server.toml", "models": [path], "backend": "simulator", "max_batch": 2})
+
+
 def test_rows_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(clients.Allowance.__init__, "__defaults__", (clock,))
-    path = save(tmp_path, "relu", RELU)
-    (tmp_path / "server.toml").write_text(f"[key.alice]\nsha256 = '{hash_key(ALICE.encode())}'\nrows_per_second = 4\n")
-    settings = read_settings(
-        {"config": tmp_path / "server.toml", "models": [path], "backend": "simulator", "max_batch": 2}
-    )
+    settings = alices_settings(tmp_path)
 
     async def work() -> None:
         repository = Repository(settings, Metrics())
@@ -270,11 +273,7 @@ def test_rows_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_that_the_queue_refuses_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(clients.Allowance.__init__, "__defaults__", (clock,))
-    path = save(tmp_path, "relu", RELU)
-    (tmp_path / "server.toml").write_text(f"[key.alice]\nsha256 = '{hash_key(ALICE.encode())}'\nrows_per_second = 4\n")
-    settings = read_settings(
-        {"config": tmp_path / "server.toml", "models": [path], "backend": "simulator", "max_batch": 2}
-    )
+    settings = alices_settings(tmp_path)
 
     async def work() -> None:
         repository = Repository(settings, Metrics())

@@ -67,15 +67,15 @@ sys.stdout.write(metrics.render()[0].decode())
 """
 
 
+def page_of_workers(script: str, folder: Path) -> str:
+    """The page that a script prints in a process of its own, one of several workers with files in ``folder``."""
+    env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True).stdout
+
+
 def test_a_forgotten_version_is_no_more_on_the_page_of_all_workers(tmp_path: Path) -> None:
     """Their files keep it; those who serve it no more don't show it."""
-    page = subprocess.run(
-        [sys.executable, "-c", FORGETFUL],
-        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    page = page_of_workers(FORGETFUL, tmp_path)
     assert 'version="2"' in page and 'version="1"' not in page and "trnrt_requests_total{" in page
 
 
@@ -218,13 +218,7 @@ sys.stdout.write(metrics.render()[0].decode())
 
 def test_what_a_forgotten_version_had_buffered_is_counted(tmp_path: Path) -> None:
     """In several workers' files, where it goes on counting."""
-    page = subprocess.run(
-        [sys.executable, "-c", BUFFERED],
-        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    page = page_of_workers(BUFFERED, tmp_path)
     found, of = samples(page), "[('model', 'm'), ('version', '1')]"
     assert found[f"trnrt_inference_seconds_count{of}"] == 2
     (pending,) = (value for name, value in found.items() if name.startswith("trnrt_pending_requests"))

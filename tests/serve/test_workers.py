@@ -85,7 +85,7 @@ def test_an_action_that_fails_says_why_and_one_added_later_reaches_all(tmp_path:
 
 
 def answers(server: ServerProcess, model: str = "one", count: int = 12) -> set[str]:
-    """A model's answers, from whichever workers take the connections, of which each request has one."""
+    """The different answers to ``count`` requests; each has a connection of its own, which any worker may take."""
     found = [fetch("POST", f"{server.url}/v2/models/{model}/infer", json=INFER) for _ in range(count)]
     return {{0.0: "relu", 1.0: "neg"}[answer.json()["outputs"][0]["data"][0]] for answer in found}
 

@@ -23,7 +23,7 @@ REASONS = (
     "runs until it is stopped",
     "takes minutes",
 )
-"""Why a listing can't run in the tests."""
+"""The reasons for which a page may leave a listing out."""
 PROGRAMS = {"trnrt", "python", "python3", "pip", "pytest", "bash", "source", "cat", "ls", "curl", "git"}
 PROGRAMS |= {"docker", "podman", "kubectl"}
 _FENCE = re.compile(r"^```(\w*)(?: +title=\"([^\"]+)\")?(.*)$")
@@ -102,7 +102,7 @@ def _walk(page: Path, lines: list[str]) -> Iterator[Listing]:
 
 
 def _is_gap(lines: list[str], at: int) -> bool:
-    """Whether this empty line, or several, stand inside an indented listing."""
+    """True if an indented listing goes on after the empty lines from here."""
     while at < len(lines) and not lines[at].strip():
         at += 1
         if at < len(lines) and lines[at].startswith("    "):

@@ -76,10 +76,10 @@ class Runner:
         for listing in listings(self.page):
             if listing.language == "text" and printed is not None:
                 self.outputs.append(Shown(listing.place, listing, listing.text, printed))
-            printed = None if left_out(listing) else self._listing(listing)
+            printed = None if is_left_out(listing) else self._listing(listing)
 
     def _listing(self, listing: Listing) -> str | None:
-        """What the listing prints; None if there is nothing to run."""
+        """Run the listing, and return its output; None if there is nothing to run."""
         name = listing.title or listing.comment.removeprefix("file: ") * listing.comment.startswith("file: ")
         if name:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -132,8 +132,8 @@ class Runner:
         return ran.stderr + ran.stdout
 
 
-def left_out(listing: Listing) -> bool:
-    """Whether the page says why this listing isn't run here."""
+def is_left_out(listing: Listing) -> bool:
+    """True if the page says why this listing isn't run here."""
     comment = listing.comment
     if comment.startswith("run by "):
         test = ROOT / comment.removeprefix("run by ")
@@ -184,8 +184,7 @@ if __name__ == "__main__":
 
 
 def furnish(folder: Path) -> None:
-    """What a reader of the reference pages has, under the names that these pages use: a checkout, a model with data and
-    labels, and a kernel in several versions."""
+    """Put the files into a folder that the reference pages name: a model, its data and labels, and kernels."""
     for name in ("models", "examples", "kernels", "tests"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "models" / "digits_cnn.onnx", folder / "model.onnx")

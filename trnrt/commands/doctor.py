@@ -41,7 +41,7 @@ def examine(
 ) -> bool:
     """Print the diagnosis; return whether ``backend`` can be used. A user's own target counts with its instances.
 
-    The checks of the device are one line where nothing of a device is, unless ``device`` or ``backend`` asks for them.
+    Without a device and AWS's packages their checks are one line, unless ``device`` or ``backend`` asks for them.
     """
     from trnrt.commands.host import NO_DEVICE, check_host, is_laptop
     from trnrt.nki.machine.targets import file_of, get_target

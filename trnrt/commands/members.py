@@ -69,7 +69,7 @@ class Layout(StrEnum):
 
 
 class Fit(StrEnum):
-    """How an image of another size is fitted to the input."""
+    """The ways to fit an image of another size to the input."""
 
     STRETCH = "stretch"
     LETTERBOX = "letterbox"
@@ -84,7 +84,7 @@ class Preprocess(StrEnum):
 
 
 class DrawAs(StrEnum):
-    """How outputs are read to be drawn; auto goes by their form."""
+    """The readings of outputs that can be drawn; auto goes by their form."""
 
     AUTO = "auto"
     BOXES = "boxes"

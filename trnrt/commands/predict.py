@@ -221,7 +221,7 @@ def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) 
     """Make the missing parts; if it stops early, print what is kept."""
     from trnrt.predict.job import check_input
     from trnrt.predict.running import StoppedError, handle_signals, run_parts
-    from trnrt.predict.summary import Outcome
+    from trnrt.predict.summary import Outcome, odd_note
 
     more = list(output.notes)
     if output.done:
@@ -253,6 +253,9 @@ def _run(opened: Opened, output: Output, notes: list[str], place: Place | None) 
             note(_progress_text(output))
         raise
     outcome.seconds = time.perf_counter() - start
+    if found := odd_note(output.parts):
+        note(found)
+        outcome.notes = [*outcome.notes, found]
     return outcome
 
 

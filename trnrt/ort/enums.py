@@ -12,7 +12,7 @@ class _Constant(IntEnum):
 
 
 class GraphOptimizationLevel(_Constant):
-    """How far onnxruntime rewrites a graph; the planner decides this here."""
+    """The rewrites of a graph that onnxruntime may do; here the planner decides."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1

@@ -142,7 +142,7 @@ class RunOptions:
 
 
 def read_session_options(given: object) -> SessionOptions:
-    """The options that a caller gave: trnrt's own, None, or onnxruntime's, of which only attributes can be read."""
+    """The options that a caller gave: trnrt's own, defaults for None, or a copy of onnxruntime's attributes."""
     if isinstance(given, SessionOptions):
         return given
     options = SessionOptions()

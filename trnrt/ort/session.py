@@ -42,7 +42,7 @@ its profile and the imports."""
 
 
 class OrtSession(ABC):
-    """What onnxruntime's session can do beyond ``run``; ``docs/onnxruntime-api.md`` has the table.
+    """The methods of onnxruntime's session besides ``run``; ``docs/onnxruntime-api.md`` has the table.
 
     A subclass calls ``_take_options`` first, keeps its arguments in ``_asked``, and opens itself in ``_open``.
     """

@@ -269,14 +269,16 @@ def _recorded_parts(directory: Path, found: dict[str, Any] | None) -> Iterable[P
 
 
 def _is_part(line: object) -> TypeGuard[dict[str, Any]]:
-    """True if this is a part as ``asdict`` writes it, and not something that was edited."""
-    if not isinstance(line, dict) or line.keys() != {item.name for item in fields(PartDone)}:
+    """True if this is a part as ``asdict`` writes it, or trnrt 0.1 did, and not something that was edited."""
+    names = {item.name for item in fields(PartDone)}
+    if not isinstance(line, dict) or not names - {"odd", "first_odd"} <= line.keys() <= names:
         return False
-    counts = (line[name] for name in ("number", "rows", "predicted", "bad", "size"))
+    counts = [line[name] for name in ("number", "rows", "predicted", "bad", "size")] + [line.get("odd", 0)]
     return (
         all(type(count) is int and count >= 0 for count in counts)  # bool is an int, too
         and isinstance(line["sha256"], str)
         and isinstance(line["bad_sha256"], str | None)
+        and isinstance(line.get("first_odd"), int | None)
         and isinstance(line["reasons"], list)
         and all(isinstance(reason, str) for reason in line["reasons"])
     )

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from trnrt.errors import BackendError, DeviceError, InputError, OptionError, TrnrtError
+from trnrt.inputs.finite import odd_rows
 from trnrt.predict.job import Job, Opened
 from trnrt.predict.rows import Array, Bad, Rows
 from trnrt.predict.source import json_id
@@ -36,7 +37,8 @@ class PartDone:
     """A finished part: its rows, those predicted and those set aside, and its files' digests (SHA-256).
 
     ``size``: bytes of the part's file. ``bad_sha256``: of the file of bad rows; None if there are none. ``reasons``: of
-    the first bad rows, for messages.
+    the first bad rows, for messages. ``odd``: rows with a NaN or infinite input, which are predicted all the same;
+    ``first_odd``: the number of the first one.
     """
 
     number: int
@@ -47,6 +49,8 @@ class PartDone:
     sha256: str
     bad_sha256: str | None
     reasons: tuple[str, ...] = ()
+    odd: int = 0
+    first_odd: int | None = None
 
 
 @dataclass
@@ -57,6 +61,7 @@ class _Collected:
     outputs: list[dict[str, Array]] = field(default_factory=list)
     top: list[dict[str, Array]] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
+    odd: list[int] = field(default_factory=list)
 
 
 def part_file(job: Job, number: int) -> Path:
@@ -89,6 +94,7 @@ def make_part(opened: Opened, number: int, folder: Path, after_batch: Callable[[
     with closing(_read_ahead(opened, *job.span(number))) as blocks:
         for rows in blocks:
             collected.bad += rows.bad
+            collected.odd += rows.numbers[odd_rows(rows.feeds, len(rows.numbers))].tolist()
             _run_block(opened, rows, collected, after_batch or (lambda rows: None))
     bad = sorted(collected.bad, key=lambda row: row.row)
     bad_sha256 = _write_bad(folder / bad_file(job, number).name, bad)
@@ -97,8 +103,9 @@ def make_part(opened: Opened, number: int, folder: Path, after_batch: Callable[[
     predicted = sum(map(len, collected.ids))
     start, stop = job.span(number)
     reasons = tuple(f"row {row.row}: {row.reason}" for row in bad[:_REASONS_KEPT])
-    size = path.stat().st_size
-    return PartDone(number, stop - start, predicted, len(bad), size, digest_of(path), bad_sha256, reasons)
+    size, odd = path.stat().st_size, collected.odd
+    counts = number, stop - start, predicted, len(bad), size
+    return PartDone(*counts, digest_of(path), bad_sha256, reasons, len(odd), min(odd, default=None))
 
 
 def digest_of(path: Path) -> str:

@@ -168,7 +168,7 @@ def _utilization(profile: Profile) -> Line:
 
 
 def _verdict(profile: Profile, tried: Sequence[Tried]) -> list[Line]:
-    """What holds the latency, and what to try."""
+    """The cause that holds the latency, and the changes to try."""
     found = verdict_of(profile, tried)
     if found is None:
         return []

@@ -98,7 +98,7 @@ def stepping(what: str) -> Iterator[Callable[[int, int, str], None]]:
 
 @dataclass
 class _Count:
-    """Rows made so far, of which ``before`` were there at the start."""
+    """The rows made so far. ``before``: those that were there at the start."""
 
     what: str
     total: int

@@ -53,8 +53,10 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What holds a profile's latency, and what to try, the largest gain first; a change of the kernel that certainly
-    helps is the bottleneck's own ``advice``."""
+    """A sentence on the cause of a profile's latency, and changes to try, the largest gain first.
+
+    A change of the kernel that certainly helps isn't among them: it is the bottleneck's own ``advice``.
+    """
 
     sentence: str
     advice: tuple[Advice, ...]

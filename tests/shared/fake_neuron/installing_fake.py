@@ -109,6 +109,16 @@ ROUTE_VERSIONS = {
 
 
 @contextmanager
+def fake_machine(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[Hardware]:
+    """A trn2 instance of eight cores with AWS's packages. Fails at the end if their documented rules were broken."""
+    hardware = Hardware()
+    VIOLATIONS.clear()
+    install(patch, folder, hardware, versions())
+    yield hardware
+    assert VIOLATIONS == []
+
+
+@contextmanager
 def a_route(
     patch: pytest.MonkeyPatch, folder: Path, route: str, packages: dict[str, str] | None = None
 ) -> Iterator[Hardware]:

@@ -42,7 +42,7 @@ def _compared_mark(profile: Profile) -> str:
 
 
 def verdict(profile: Profile, tried: Sequence[Tried] = ()) -> str:
-    """What holds the latency, and what to try; "" for a kernel without instructions. ``tried``: see ``verdict_of``."""
+    """The cause of the latency, and changes to try; "" without instructions. ``tried``: see ``verdict_of``."""
     found = verdict_of(profile, tried)
     if found is None:
         return ""
