@@ -119,6 +119,14 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_targets() -> Iterator[None]:
+    """A target that a module's tests read from a file is known to no other module's: some list the known ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trnrt.nki.machine.targets._given", {})
+        yield
+
+
 # What these two need is imported where a test asks for them: the others do without the server's packages.
 
 

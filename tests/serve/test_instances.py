@@ -338,11 +338,11 @@ def test_a_model_has_its_own_instances(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[model.a]\ninstances = -1\n", r"server.toml': \[model.a\] instances: .*greater than or equal to 1, not -1"),
+        ("[model.a]\ninstances = -1\n", r"server.toml': \[model.a\] instances: it must be at least 1, not -1"),
         ("[model.a]\ninstances = 0\n", r"\[model.a\] instances: .* not 0"),
         ("[model.a]\ninstances = 'two'\n", r"\[model.a\] instances: .*integer.* not 'two'"),
         ("[model.a]\ninstances = 1.5\n", r"\[model.a\] instances: .*integer.* not 1.5"),
-        ("[model.a]\ninstances = 1000000000\n", r"\[model.a\] instances: .*less than or equal to 64, not 1000000000"),
+        ("[model.a]\ninstances = 1000000000\n", r"\[model.a\] instances: it must be at most 64, not 1000000000"),
         ("instances = 0\n", r"--instances \(TRNRT_INSTANCES\): .* not 0"),
         ("engine = 'ray'\ninstances = 2\n", r"--instances has no meaning with --engine ray: .*--replicas"),
         ("engine = 'ray'\n[model.a]\ninstances = 2\n", r"\[model.a\]: instances has no meaning with --engine ray"),
