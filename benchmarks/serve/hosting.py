@@ -33,7 +33,7 @@ CLIENTS = (1, 64)
 SECONDS = 2.0
 REQUESTS = 150
 """The least requests measured of each kind, however long that takes."""
-PAUSES = (0.004, 0.04)
+PAUSES = (0.016, 0.064)
 """Pauses in seconds: after the first a server has cooled down by about half, after the second it is cold."""
 SETTLED_S = 0.5
 _LEAST = 0.05

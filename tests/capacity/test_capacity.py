@@ -353,7 +353,7 @@ def test_a_plan_that_no_server_makes_is_refused_or_told() -> None:
 
 
 def test_more_cores_than_a_server_has_workers_take_several_servers() -> None:
-    told = "".join(trnrt(*plan("--rps", "150000", "--instance", "trn2.48xlarge")).out.splitlines()[1:3])
+    told = "".join(trnrt(*plan("--rps", "250000", "--instance", "trn2.48xlarge")).out.splitlines()[1:3])
     cores, servers, workers = map(
         int, re.findall(r"^(\d+) cores.*1 x trn2\.48xlarge.* (\d) x:.*--workers (\d+)", told)[0]
     )
@@ -383,7 +383,7 @@ def test_what_can_not_be_in_time_is_an_answer_too() -> None:
     text = trnrt("plan", CNN, "--rps", "10", "--p99", "40us", "--target", "trn1")
     assert text.code == 1 and "not possible: even without a queue a request takes" in text.out
     told = " ".join(text.out.split())
-    assert "550 us on the host (--host-us)" in told and "(1.61 ms after a pause)" in told
+    assert "500 us on the host (--host-us)" in told and "(1.66 ms after a pause)" in told
     known = trnrt("plan", CNN, "--rps", "10", "--p99", "40us", "--target", "trn1", "--host-us", "100")
     assert "after a pause" not in known.out
 

@@ -162,7 +162,7 @@ def test_what_is_said_of_the_comparison_is_what_its_table_says() -> None:
     for column in (2, 3):
         low, middle, high = least_middle_most(planned[:, column] / measured[:, column])
         assert f"{low:.2f} to {high:.2f} ({middle:.2f})" in page
-    assert f"{p99[0]:.0f} to {p99[2]:.1f} times, {p99[1]:.1f} in the median" in page
+    assert f"{p99[0]:.1f} to {p99[2]:.1f} times, {p99[1]:.1f} in the median" in page
 
 
 def test_the_figures_in_the_prose_are_those_of_the_code() -> None:
