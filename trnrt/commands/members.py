@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from trnrt.running.sources import DTYPE_NAMES
+
 
 class DType(StrEnum):
     """The dtype of a model's weights and activations."""
@@ -17,11 +19,7 @@ class DType(StrEnum):
     @staticmethod
     def short_names() -> dict[str, str]:
         """Other names, as other tools write them."""
-        return {
-            **dict.fromkeys(("fp32", "f32", "float"), "float32"),
-            **dict.fromkeys(("fp16", "f16", "half"), "float16"),
-            "bf16": "bfloat16",
-        }
+        return DTYPE_NAMES
 
 
 class Narrow(StrEnum):

@@ -176,7 +176,7 @@ def _sentence(held: _Held, share: float, places: Sequence[Place], more: int) -> 
         each.append(size_text(sum(_payloads(held)) / count))
     details = f"{count:,} {noun}{'s' * (count != 1)}, {' and '.join(each)}{' each' * (count > 1)}"
     return (
-        f"{what} {_places_text(held, places, more)}{verb} {_percent(share)} of the critical path ({details}); "
+        f"{what} {_places_text(held, places, more)}{verb} {_percent(share)} of the time after the launch ({details}); "
         f"{_busy_text(held.timeline)}.{_launch_text(held.timeline)}"
     )
 

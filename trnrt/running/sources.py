@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     Source = Any
 
-_DTYPES = {
+DTYPE_NAMES = {
     "fp32": "float32", "f32": "float32", "float": "float32", "single": "float32",
     "bf16": "bfloat16",
     "fp16": "float16", "f16": "float16", "half": "float16",
@@ -33,7 +33,7 @@ def dtype_name(given: object) -> str:
     """
     name = given if isinstance(given, str) else _own_name(given)
     lower = name.strip().lower().removeprefix("torch.")
-    return _DTYPES.get(lower, lower)
+    return DTYPE_NAMES.get(lower, lower)
 
 
 def read_source(model: Any, path_or_bytes: Any = None) -> str | os.PathLike[str] | bytes:
