@@ -100,14 +100,14 @@ class Tracked:
             if token is not None:
                 _end_trace(inner, method, visit)
                 current_trace.reset(token)
+            del inner[_VISIT]  # it leads back to the scope: a ring would be left to the garbage collector
 
     def _new_id(self) -> str:
         """A random prefix for the worker and a count, which is faster than a random number for each request."""
         return f"{self._prefix}{next(self._numbers):016x}"
 
     async def _answer_request(self, scope: Scope, visit: Visit) -> None:
-        """Send the app's answer, or the answer to its exception. If an answer is half sent, raise the exception
-        again."""
+        """Send the app's answer, or the answer to its exception."""
         try:
             if not scope["path"].startswith(UNTIMED):
                 self._sweep.add(visit, self._repository.settings.request_timeout)
@@ -120,6 +120,13 @@ class Tracked:
             error: Exception = visit.ending
         except Exception as raised:
             error = raised
+        try:
+            await self._answer_failure(error, scope, visit)
+        finally:
+            del error  # its traceback leads back here: a ring would be left to the garbage collector
+
+    async def _answer_failure(self, error: Exception, scope: Scope, visit: Visit) -> None:
+        """Send the answer to an exception; raise it again if an answer is half sent."""
         self._sweep.remove(visit)
         if not isinstance(error, Problem):
             log("error", "unhandled", traceback="".join(traceback.format_exception(error)))
