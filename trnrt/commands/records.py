@@ -240,7 +240,7 @@ class Viewing:
         "Output",
         "--tiles/--no-tiles",
         default=True,
-        help="Trace the kernels to show each step's tiles, memory and time, and what holds it; slower.",
+        help="Trace the kernels to show each step's tiles, memory and time, and what limits it; slower.",
     )
 
 
