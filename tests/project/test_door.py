@@ -59,6 +59,26 @@ def test_the_readme_leads_to_the_list() -> None:
     assert {"docs/README.md", "CONTRIBUTING.md"} <= set(leads)
 
 
+# -- CONTRIBUTING.md shows code that is in the tree ----------------------------------------------------
+
+OWN = read("CONTRIBUTING.md")
+SHRINK = OWN.partition("```diff\n")[2].partition("```")[0]
+
+
+@pytest.mark.parametrize("listing", re.findall(r"```python\n(.*?)```", OWN, re.DOTALL))
+def test_listings_of_a_verb_are_in_its_files(listing: str) -> None:
+    files = ("trnrt/cli.py", "trnrt/commands/models.py", "trnrt/commands/cut.py")
+    assert any(listing.rstrip() in read(path) for path in files)
+
+
+@pytest.mark.parametrize("hunk", re.split(r"^--- a/", SHRINK, flags=re.MULTILINE)[1:])
+def test_the_diff_of_an_operator_applies(hunk: str) -> None:
+    """The lines that it keeps or removes follow each other in its file."""
+    path, lines = hunk.splitlines()[0], hunk.splitlines()[3:]
+    before = [line[1:] for line in lines if not line.startswith("+")]
+    assert len(before) > 5 and "\n".join(before) in read(path)
+
+
 # -- docs/design.md follows one model ------------------------------------------------------------------
 
 SHOWN = re.findall(r"^    \$ trnrt (.*)\n((?:    .*\n|\n)+)", read("docs/design.md"), re.MULTILINE)

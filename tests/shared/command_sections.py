@@ -12,9 +12,11 @@ def command_section(name: str, command: Any) -> list[str]:
     shown = (p.name for p in command.params if isinstance(p, Argument) and not p.hidden)
     arguments = " ".join(name.upper() for name in shown if name)
     lines = [f"## {name} {arguments}".rstrip(), "", " ".join((command.help or "").split()), ""]
+    shown_flags = [one for one in command.params if isinstance(one, Flag) and not one.hidden]
+    if not shown_flags:
+        return lines
     lines += ["| flag | meaning |", "|---|---|"]
-    for parameter in command.params:
-        if isinstance(parameter, Flag) and not parameter.hidden:
-            flags = ", ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
-            lines.append(f"| {flags} | {' '.join((parameter.help or '').split()).replace('|', chr(92) + '|')} |")
+    for parameter in shown_flags:
+        flags = ", ".join(f"`{flag}`" for flag in [*parameter.opts, *parameter.secondary_opts])
+        lines.append(f"| {flags} | {' '.join((parameter.help or '').split()).replace('|', chr(92) + '|')} |")
     return [*lines, ""]

@@ -143,8 +143,8 @@ def inspect_command(
 def cut_command(
     *, model: ModelToCut, more: MoreOutputs = None, outputs: CutOutputs, output: CutFile, reporting: Reporting
 ) -> None:
-    """Write the part of a model that computes some of its tensors, as a model of its own. `trnrt inspect` of a model
-    that can't run prints the command that leaves what can."""
+    """Write the part of a model that computes these tensors, as a model of its own. For a model that can't run,
+    `trnrt inspect` prints the command that keeps the part that can."""
     from trnrt.commands.cut import cut_file
 
     cut_file(model, [*outputs, *(more or [])], output, reporting)
@@ -246,8 +246,8 @@ def doctor_command(
 ) -> None:
     """Check the simulator's numbers, the cache, AWS's packages, the driver, the device and the settings. Show which
     backend would be used, why, and how to fix each finding; exit 0 if the backend can be used (auto: any), else 1.
-    With --self-test: run every kernel and
-    the sample models on the device, and write a report (trnrt-self-test.json, or --json-out)."""
+    With --self-test: run every kernel and the sample models on the device, and write a report (trnrt-self-test.json,
+    or --json-out)."""
     from trnrt.commands.doctor import examine, set_for_children
     from trnrt.commands.doctor import self_test as run_self_test
 
@@ -261,9 +261,9 @@ def doctor_command(
 
 
 def calibrate_command(reports: ReportFiles, reporting: Reporting, output: OverlayFile = None) -> None:
-    """Compare the times in reports of `trnrt doctor --self-test` with predictions, and fit the timing model's numbers
-    that the reports decide; exit 1 if they decide none. Name the numbers that they leave open. TRNRT_TIMING is the
-    point to start from."""
+    """Compare the times in reports of `trnrt doctor --self-test` with predictions, fit the timing model's numbers that
+    the reports decide, and list those that they leave open. The fit starts from the target's own numbers and ignores
+    TRNRT_TIMING. Exit 1 if the reports decide none."""
     from trnrt.commands.calibrate import calibrate
 
     if not calibrate(reports, output, reporting):

@@ -283,7 +283,7 @@ UnsupportedFlag = Annotated[
     bool,
     advanced_flag(
         "--allow-unsupported-device",
-        help="NeuronCore: run on trn1 and inf2, too, where AWS does not state NKI's support.",
+        help="NeuronCore: run on trn1 and inf2, too, though AWS doesn't state that NKI supports them.",
     ),
 ]
 SeedFlag = Annotated[int, input_flag("--seed", min=0, metavar="N", help="Seed of the random values.")]
@@ -340,7 +340,10 @@ PlanBatchFlag = Annotated[
     ),
 ]
 CALIBRATION = "Typical inputs, for --dtype float8_e4m3 and float8_e5m2: the ranges of numbers are measured on them."
-NARROW = "Layers in 8-bit floats: those estimated to be faster so, except the first and the last; or all that can be."
+NARROW = (
+    "The layers in 8-bit floats. faster: those estimated to gain, except the first and the last. "
+    "all: every possible layer."
+)
 LENGTHS = "Sequence lengths to compile for; others are padded to the next one, and the outputs cut back."
 PAD = "With --lengths: the number in an input's padded places, repeatable. By default 0."
 BUDGET = "The most instructions of a kernel, as compiled; none sets no limit. By default 100000, if that can be met."
@@ -410,7 +413,7 @@ CaseFlag = Annotated[
 ]
 CutOutputs = Annotated[
     list[str],
-    output_flag("--outputs", metavar="NAME...", help="The tensors that become the outputs; names may follow."),
+    output_flag("--outputs", metavar="NAME...", help="The tensors that become the outputs: one name, or several."),
 ]
 MoreOutputs = Annotated[list[str] | None, argument(metavar="[NAME...]", hidden=True, callback=add_name)]
 CutFile = Annotated[Path, output_flag("-o", "--output", writes="file", metavar="OUT.onnx", help="The file to write.")]
@@ -432,7 +435,7 @@ BundleFlag = Annotated[
 CheckFlag = Annotated[
     bool,
     output_flag(
-        "--check/--no-check", help="Check the bundle's numbers against onnxruntime, for a server's quick start."
+        "--check/--no-check", help="Compare the bundle's numbers with onnxruntime's now, not at each start of a server."
     ),
 ]
 CompileBackendFlag = Annotated[

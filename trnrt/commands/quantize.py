@@ -88,7 +88,7 @@ class Calibration:
         "Quantisation",
         "--ranges",
         default=Method.MINMAX,
-        help="A tensor's range: all its values, those that lose least information, or 99.999 % of them.",
+        help="A tensor's range holds all its values, those that lose the least information, or 99.999 % of them.",
     )
 
 

@@ -67,8 +67,8 @@ class Images:
     fit: Fit | None = flag(
         "Images",
         "--fit",
-        help="Images of another size: stretch each side (the default), pad with grey (letterbox), crop what exceeds, "
-        "or show the center: 224 of 256 pixels.",
+        help="Images of another size: stretch (the default), letterbox (pad with grey), crop (the longer side), or "
+        "center (the middle 224 of 256 pixels).",
     )
     preprocess: Preprocess | None = flag(
         "Images",
@@ -154,7 +154,7 @@ class Drawing:
         min=0.0,
         max=1.0,
         metavar="F",
-        help="With --draw: the least score of a box. By default 0.25.",
+        help="With --draw: the lowest score of a box. By default 0.25.",
     )
     max_overlap: float | None = flag(
         "Output",
@@ -162,8 +162,8 @@ class Drawing:
         min=0.0,
         max=1.0,
         metavar="F",
-        help="With --draw: the share of their union that two boxes of a class may have in common, if the model leaves "
-        "that to its caller. By default 0.7.",
+        help="With --draw: the largest intersection over union of two boxes of a class, if the model leaves that to "
+        "its caller. By default 0.7.",
     )
 
     @property
@@ -203,7 +203,7 @@ class Comparing:
         "Comparison",
         "--float",
         metavar="MODEL",
-        help="With --data: the float model of a quantised one, to show its accuracy, too.",
+        help="With --data and a quantised MODEL: its float original, to show that one's accuracy, too.",
     )
     bundle: Path | None = flag(
         "Comparison",
@@ -240,7 +240,7 @@ class Viewing:
         "Output",
         "--tiles/--no-tiles",
         default=True,
-        help="Trace the kernels to show each step's tiles, memory and time, and what holds it; slower.",
+        help="Trace the kernels to show each step's tiles, memory and time, and what limits it; slower.",
     )
 
 

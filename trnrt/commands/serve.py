@@ -75,7 +75,7 @@ class Serving:
     follow_links: bool | None = flag(
         "Server",
         "--follow-links/--no-follow-links",
-        help="Serve files outside --model-dir that links in it lead to.",
+        help="Follow links in --model-dir to files outside it.",
     )
     versions: str | None = flag(
         "Server",
@@ -341,7 +341,7 @@ class Serving:
     allow_unsupported_device: bool | None = flag(
         "Advanced",
         "--allow-unsupported-device/--no-allow-unsupported-device",
-        help="NeuronCore: run on trn1 and inf2, too, where AWS does not state NKI's support.",
+        help="NeuronCore: run on trn1 and inf2, too, though AWS doesn't state that NKI supports them.",
     )
     fallback: Fallback | None = flag(
         "Numbers",
