@@ -27,40 +27,43 @@ from trnrt.text import count_text, size_text
 
 _INTRO = """# The zoo
 
-Generated from `benchmarks/zoo/results.json`, which `python -m benchmarks.zoo` measures. The scripts
-`models/exports/zoo_*.py` export the models with random weights, by their libraries' own exporters
-([models/README.md](https://github.com/trnrt/trnrt/blob/main/models/README.md) says how).
-**None of our times was measured on a device**: all are predictions
-of the timing model ([how far it is off](timing.md)), for one physical NeuronCore, without the host. trn3's model was
+Well-known networks on trnrt: how close their outputs are to onnxruntime's, and how fast each is predicted to run on
+trn1, trn2 and trn3. **None of our times was measured on a device**: all are predictions of the timing model
+([how far it is off](timing.md#how-accurate-it-is)), for one physical NeuronCore, without the host. trn3's model was
 never compared with a measurement.
+
+The scripts `models/exports/zoo_*.py` export the models with random weights, by their libraries' own exporters
+([models/README.md](https://github.com/trnrt/trnrt/blob/main/models/README.md) says how). `python -m benchmarks.zoo`
+writes `benchmarks/zoo/results.json`, from which this page is generated.
 """
 _VERSIONS = """
-Behind the + is a digest of the code that plans and times; for the accuracy, also of the code that runs and compares.
+After the + is a digest of the code that plans and times; for the accuracy, also of the code that runs and compares.
 If there are several versions, the number in brackets is how many results each made; `results.json` has the version of
 every result.
 """
 _ACCURACY = """## Accuracy
 
-Against onnxruntime in float32, on seeded random inputs: the simulator computes what the core would, in the dtype of the
-column.
+The simulator computes what the core would, in the dtype of the column. The table compares that with onnxruntime in
+float32, on seeded random inputs. If a model has several outputs, a column has the worst one.
 
-- **difference**: the largest absolute difference over the output's largest magnitude, of the worst output.
-- **rank**: Spearman's rank correlation of all elements of an output, the worst output's.
-- **cosine**: of an item's output, the worst item's and output's.
-- **top-1**: the items whose largest score is at the same place, where the first output is a row of numbers an item.
-- "not measured": not simulated yet, which takes minutes for a large model.
+- **difference**: the largest absolute difference over the output's largest magnitude.
+- **rank**: Spearman's rank correlation of all elements of an output.
+- **cosine**: the cosine similarity of the outputs for one item; the lowest of all items.
+- **top-1**: how many items have their largest score at the same place; only if the first output has a row of numbers
+  for each item.
+- "not measured": not simulated yet, because that takes minutes for a large model.
 
-A detector that ends with TopK sorts its boxes. Where random weights give nearly equal scores, rounding swaps boxes, and
+A detector that ends with TopK sorts its boxes. If random weights give nearly equal scores, rounding swaps boxes, and
 the columns then compare different ones.
 """
 _PREDICTIONS = f"""## Predicted times
 
-In {DTYPE}, at batch 1 and at the best batch: of those tried, the one with the most items a second on trn2, by plans
-that are made quickly. Brackets behind the best batch name those tried; without them, no other was tried. Other brackets
-hold ranges.
+The table has predictions in {DTYPE} for the first batch, which is 1 or the only one of the file, and for the best one:
+of the batches tried, it has the most items a second on trn2, with quick plans. If several were tried, brackets after it
+name them. Other brackets hold ranges.
 
-- **ms**: of a batch. **items/s**: of one core at the best batch.
-- **instructions**: of all kernels of the best batch, loops unrolled. **SBUF**: its peak, KiB a partition.
+- **ms**: the time of a batch. **items/s**: the rate of one core at the best batch.
+- **instructions**: those of all kernels of the best batch, loops unrolled. **SBUF**: its peak, in KiB a partition.
 - **bound by**: the longest parts of the critical path, as shares of the predicted time, as `trnrt inspect` shows them.
 
 `trnrt profile --html` writes a model's profile report: its timeline, memory and steps. `python -m benchmarks.zoo DIR
@@ -70,15 +73,15 @@ hold ranges.
 """
 _PUBLISHED = """## Published figures
 
-What others say of these models on NeuronCores, with the page and what it measured, beside our prediction for one core
-of that generation. They don't measure the same: published figures are throughputs of whole programs in other software,
-mostly with the host's part, some of two cores as one or at other resolutions. So the page forms no ratio.
+The table has figures that others published for these models on NeuronCores, beside our prediction for one core of that
+generation. They can't be compared: published figures are throughputs of whole programs in other software, mostly with
+the host's part, and some are of two cores as one or at other resolutions. So the page forms no ratio.
 """
 _COST = """## Cost
 
-trnrt ships no prices. `python -m benchmarks.zoo --prices FILE --html zoo.html` adds the cost of a million items from
-your own file ([Prices](scale.md#prices)): an instance's price an hour over what all its cores compute in an hour at the
-best batch, fully loaded, on the cheapest type with a price.
+trnrt ships no prices. `python -m benchmarks.zoo --prices FILE --html zoo.html` adds the cost of a million items, with
+the prices of your own file ([Prices](scale.md#prices)). It is an instance's price an hour, over the items that all its
+cores compute in an hour at the best batch, fully loaded. The instance is of the cheapest type with a price.
 """
 
 

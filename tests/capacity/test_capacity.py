@@ -253,6 +253,7 @@ def test_the_errors_that_are_told_are_those_of_the_timing_models_page() -> None:
     page = (ROOT / "docs" / "timing.md").read_text(encoding="utf-8")
     median, worst = re.findall(r"median ([\d.]+)%, worst ([\d.]+)%", page)[0]
     assert (float(median), float(worst)) == (MEDIAN_ERROR, WORST_ERROR)
+    assert f"{MEDIAN_ERROR:g} % off in the median and {WORST_ERROR:g} % at worst" in page
     (trust,) = trust_notes("trn2")
     assert f"{MEDIAN_ERROR:g} %" in trust and f"{WORST_ERROR:g} %" in trust
     assert "16 % slower" in assumptions()["utilisation"][1] and 1 / default_utilisation() == pytest.approx(

@@ -226,7 +226,7 @@ INDICES: dict[str, Hinted] = {
         "(int64[2,2] i, float[9,2] t) => (float[4,2] y) { a = Transpose(i)  j = Reshape(a, s)  y = Gather(t, j) }",
         constants={"s": ints(4)},
         more={"i": np.arange(4).reshape(2, 2), "t": TABLE},
-        reason="more than moved",
+        reason="would have to copy",
     ),
     "a computed number": Hinted(
         """(float[2,4] x) => (float[2,k] y)

@@ -146,7 +146,7 @@ CONTRADICTIONS: dict[str, Hinted] = {
     "no size": Hinted(f"{_UP} {{ y = Resize(x) }}", reason="neither scales nor sizes are given for its axes"),
     "three sizes": Hinted(f"{_UP} {{ y = Resize(x, , s) }}", constants={"s": ones(3)}, reason="3 scales for 4 axes"),
     "indices of floats": Hinted(
-        "(float[2,4] x) => (float[2,4,4] y) { y = Gather(x, x) }", reason="the indices are no integers"
+        "(float[2,4] x) => (float[2,4,4] y) { y = Gather(x, x) }", reason="the indices are not integers"
     ),
     "no categories": Hinted(
         "(float[2,4] x) => (float[2,4,1] y) { y = ai.onnx.ml.OneHotEncoder<zeros=1>(x) }",

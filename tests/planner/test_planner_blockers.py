@@ -45,7 +45,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
     ),
     "argmax of long rows": (
         f"(float[N,{argmax.MAX_COLUMNS + 1}] x) => (int64[n] y) {{ y = ArgMax<axis=1, keepdims=0>(x) }}",
-        (1, argmax.MAX_COLUMNS + 1), {}, "ArgMax", "rows of 16777217 elements; the kernel counts to 16777216", "",
+        (1, argmax.MAX_COLUMNS + 1), {}, "ArgMax", "rows of 16777217 elements; the kernel takes 16777216", "",
     ),
     "softmax of long rows": (
         f"(float[N,{softmax.MAX_COLUMNS + 1}] x) => (float[n,m] y) {{ y = Softmax(x) }}",
@@ -79,7 +79,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...], dict[str, Array], str, str, str]] =
     "large transposed conv": (
         "(float[N,1,2,2] x) => (float[n,1,h,k] y) { y = ConvTranspose<dilations=[120,120]>(x, w) }", (1, 1, 2, 2),
         {"w": drawn(1, 1, 3, 3)}, "ConvTranspose",
-        "what a kernel of (3, 3) with dilation (120, 120) over 1 channels sees for one result", "a smaller kernel",
+        "a kernel of (3, 3) with dilation (120, 120) over 1 channels needs more input", "a smaller kernel",
     ),
     "coordinates": (
         '(float[N,2,4,4] x) => (float[n,2,h,k] y) { y = Resize<coordinate_transformation_mode="odd">(x, , s) }',

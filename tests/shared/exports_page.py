@@ -12,22 +12,24 @@ RESULTS = Path(__file__).parents[2] / "models" / "exports" / "results.json"
 
 _INTRO = """# One file of every kind
 
-Generated from `models/exports/results.json` (`tests/shared/exports_page.py`). The scripts in `models/exports/` export
-these files with random weights, and `models/exports/try_exports.py` runs each of them on the simulator, for one row in
-float32.
-[models/README.md](https://github.com/trnrt/trnrt/blob/main/models/README.md#one-file-of-every-kind)
-says how to make them again.
+This table shows which files of PyTorch, Keras, scikit-learn, Paddle and others run on trnrt, for one row in float32 on
+the simulator. [The last section](#why-some-dont-run-or-differ) says why some don't.
 
-- **result**: "runs" means that every number is within the tolerance of `trnrt validate`; "differs" that one isn't;
-  "planned" that the file was planned and timed, but not simulated, which would take too long.
-- **difference**: the largest one from onnxruntime's outputs of the same file, or for an int8 file from its integer
-  meaning (`docs/quantised.md`); beside it the outputs' largest magnitude.
+The scripts in `models/exports/` export these files with random weights, and `models/exports/try_exports.py` runs each
+of them ([models/README.md](https://github.com/trnrt/trnrt/blob/main/models/README.md#one-file-of-every-kind) says how).
+The page is generated from `models/exports/results.json` (`tests/shared/exports_page.py`).
+
+- **result**: "runs" if every number is within the tolerance of `trnrt validate`; "differs" if one isn't; "planned" if
+  the file was planned and timed, but not simulated, because that takes too long; "refused" if trnrt can't run it.
+- **difference**: the largest difference from onnxruntime's outputs of the same file; for an int8 file, from its
+  [integer meaning](quantised.md#validating).
+- **outputs up to**: the outputs' largest magnitude.
 - **predicted**: the latency of one row on trn2.
 """
 _REFUSED = """## Why some don't run, or differ
 
-For a refused file, the reasons are those of the error. `trnrt inspect` prints them with a way out, and the commands
-that cut the model, or leave these nodes to onnxruntime.
+For a refused file, the reasons are those of the error. `trnrt inspect` prints each with a way out, and the commands
+that cut the model or leave these nodes to onnxruntime.
 """
 _ORDER = (
     "integers", "optimised", "constant subgraphs", "3-D", "recurrent", "Resize", "GridSample", "MaxUnpool", "Einsum",

@@ -13,9 +13,9 @@ import re
 import sys
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -43,68 +43,82 @@ _MANY = 15
 
 _INTRO = """# Operators
 
-Generated from the code and onnx {version} (`tests/shared/operator_table.py`); a test keeps it true. Every operator
-works in float32, bfloat16 and float16: tensors of these types are computed in the session's dtype. The column
-**opsets** has the versions of the operator, from opset {oldest} on. A model of any opset up to {newest} may have it.
-[Operators, one by one](operator-details.md) has the attributes, refusals, kernels and tests of each.
+trnrt runs the ONNX operators of this table, in models of any opset up to {newest}. It also takes
+[quantised operators](#quantised-operators), [loops and branches](#loops-branches-sequences-and-bags) and
+[onnxruntime's own operators](#onnxruntimes-operators), and refuses [all others](#what-stays-out), with a way out.
+
+Every operator works in float32, bfloat16 and float16: tensors of these types are computed in the session's dtype. The
+column **opsets** has the versions of the operator, from opset {oldest} on. A *final* index or label is on its way to an
+output, as an ArgMax's mostly is. [Operators, one by one](operator-details.md) has the attributes, refusals, kernels and
+tests of each.
+
+Generated from the code and onnx {version} (`tests/shared/operator_table.py`); a test keeps it true.
 """
 
 _DETAILS = """# Operators, one by one
 
-Generated from the code and onnx {version} (`tests/shared/operator_table.py`); a test keeps it true.
-[Operators](operators.md) lists all of them, and what else a model may have.
+A section for each operator that trnrt runs: its versions, its limits, and how it is tested.
+[Operators](operators.md) is the overview, and has what else a model may contain.
 
-- **attributes**: those of any version of the operator.
-- **refused**: the refusals of the lowering function, as in the error, with … for the value found.
-  [Operators](operators.md#onnxruntimes-operators) has those that many operators share.
-- **other dtypes**: besides the three floats, those of the inputs in ONNX's node tests that trnrt plans.
-- **kernels**: those that the plans of these tests call; `view` where a plan moves and computes nothing, `host` for
-  labels and final indices (an ArgMax's, on the way to an output).
-- **tests**: how many of ONNX's tests of a single such node trnrt plans, and their number. The others are refused for a
-  reason in the column **refused**, or for a dtype that the device does not compute in.
+- **opsets**, **attributes**: of all versions of the operator, from opset {oldest} on.
+- **other dtypes**: dtypes of inputs in ONNX's own tests of the operator that trnrt plans, besides float32, bfloat16 and
+  float16.
+- **kernels**: the kernels that the plans of these tests call; `view` if a plan only reads elements in another order,
+  `host` for labels and final indices (an ArgMax's on its way to an output).
+- **tests**: how many of ONNX's tests of a single such node trnrt plans, and how many there are. The others are refused
+  for a reason in **refused**, or for a dtype that the device doesn't compute in.
+- **file**: in `trnrt/operators`.
+- **refused**: the reasons in the error. NAME is the name of an attribute or input, and … another value found.
+  [Operators](operators.md#refusals-that-all-operators-share) has the reasons that all operators share.
+
+Generated from the code and onnx {version} (`tests/shared/operator_table.py`); a test keeps it true.
 """
 
 _QUANTISED = """## Quantised operators
 
-The importer writes them as plain operators on whole numbers: int8 and uint8 tensors with scales and zero points by
-tensor or by index of an axis, constant or computed, from opset 10 on. Operators that only move or choose elements work
-on the whole numbers themselves. QuantizeLinear and DequantizeLinear may have blocks, and com.microsoft as their domain,
-too. Other types (4, 16 and 2 bits, 8-bit floats) are refused, unless all of it is constant: then the weights become
-floats, as those of com.microsoft.MatMulNBits do.
+The importer rewrites these operators as plain operators on whole numbers ([Quantised models](quantised.md)). It takes
+int8 and uint8 tensors, from opset 10 on. A scale or zero point is constant or computed, and belongs to a whole tensor
+or to an index of an axis. Operators that only move or choose elements work on the whole numbers themselves.
+QuantizeLinear and DequantizeLinear may have blocks, and may be of the domain com.microsoft. Other types (2, 4 and 16
+bits, 8-bit floats) are refused for computed tensors. Constant weights of these types become floats, as those of
+com.microsoft.MatMulNBits do.
 """
 
 _CONTROL = """## Loops, branches, sequences and bags
 
-The importer writes them as plain operators (`trnrt/importer/unrolling`) when shapes are bound:
+The importer rewrites these as plain operators (`trnrt/importer/unrolling`) when shapes are bound:
 
-- **Loop** is unrolled if its number of trips doesn't depend on the data: a constant, a count that its condition makes,
-  or an input of the model (each value needs a plan). At most 1,024 trips, and 20,000 nodes of all loops together.
-  **Scan** is unrolled along its axis.
-- **If** with a constant condition is one of its branches. With a computed one, both are computed and Where selects, if
-  their results have the same shapes and types. Among the ends of a detector the host runs it.
-- **Sequences** of elements that are known when the model is read are taken apart.
-- **EmbeddingBag**, which PyTorch writes as a loop over the bags, is one operation. Bags of one size: a Reduce. Other
-  constant offsets: a product with a constant matrix, or a maximum of repeated rows. Offsets from an input: a product
-  with a matrix of zeros and ones that the device computes, or a maximum over the rows in each bag; bags times rows (for
-  a maximum, times features) are at most 2^24. Infinity and NaN in a row reach the sums of other bags. `padding_idx`
-  stays out, as its loop depends on the data: set that row of the table to zeros, and export a sum without it.
+- **Loop** is unrolled if its number of trips doesn't depend on the data: it is a constant, a count that its condition
+  gives, or an input of the model (each value needs a plan). The limits are 1,024 trips, and 20,000 nodes of all loops
+  together. **Scan** is unrolled along its axis.
+- **If** with a constant condition becomes one of its branches. With a computed one, the device computes both branches,
+  and Where selects, if their results have the same shapes and types. At the end of a detector, the host runs the If.
+- **Sequences** are replaced by their elements, if these are known when the model is read.
+- **EmbeddingBag**, which PyTorch exports as a loop over the bags, becomes one operation:
+    - With bags of one size, it is a Reduce. With other constant offsets, it is a product with a constant matrix, or a
+      maximum of repeated rows.
+    - With offsets from an input, it is a product with a matrix of zeros and ones that the device computes, or a
+      maximum over the rows in each bag. Bags times rows (for a maximum, times features) are at most 2^24. Infinity and
+      NaN in a row reach the sums of other bags.
+    - `padding_idx` is not supported, because its loop depends on the data. Set that row of the table to zeros, and
+      export a sum without it.
 """
 
 _FUSED = """## onnxruntime's operators
 
 onnxruntime's optimizer writes operators of its own when it saves a model at the level extended or all, and so does
-`onnxruntime.transformers.optimizer`. They are rewritten as ONNX's operators when a file is read; other forms are
-refused with the reason. LayerNormalization may be in models before opset 17, and SimplifiedLayerNormalization in ONNX's
-own domain: onnxruntime writes both.
+`onnxruntime.transformers.optimizer`. When trnrt reads a file, it rewrites those of this table as ONNX's operators, and
+refuses other forms with the reason. It also takes LayerNormalization before opset 17, and SimplifiedLayerNormalization
+in ONNX's own domain, because onnxruntime writes both.
 
-Files of the level all hold channels in blocks of 8 or 16, as suits the processor that they were made on. Where a file
-doesn't say how large they are, it is read with those of onnxruntime on this machine, and a note says so. Optimise a
-model at the level extended if it is to run elsewhere.
+Files of the level all hold channels in blocks of 8 or 16, which suit the processor that made the file. If a file
+doesn't say how large its blocks are, trnrt assumes those of onnxruntime on this machine, and a note says so. If a model
+is to run elsewhere, optimise it at the level extended.
 """
 
 _OPTIMISED = """These networks, with random weights, were optimised by onnxruntime 1.32 on a processor with blocks of 8.
-Each file runs wholly on kernels, here for one row in float32. The numbers are the largest difference
-from onnxruntime's outputs of the same file, and their largest magnitude; "transformers" is
+Each file runs wholly on kernels. For one row in float32, the table has the largest difference from onnxruntime's
+outputs of the same file, by level, and the outputs' largest magnitude; "transformers" is
 `onnxruntime.transformers.optimizer`.
 
 | network | basic | extended | all | transformers | outputs up to |
@@ -125,27 +139,32 @@ from onnxruntime's outputs of the same file, and their largest magnitude; "trans
 | BERT of 2 layers; ids only | 3e-6 | 3e-6 | 3e-6 | 3e-6 | 2.8 |
 """
 
-_WRITTEN_OUT = "These operators of ONNX are written out as ONNX defines them: {names}."
+_WRITTEN_OUT = """These operators of ONNX become those of the table when the model is read, as ONNX defines them:
+{names}."""
 
-_COMMON = "Any operator may be refused for one of these reasons; the error names the tensor and the way out:"
+_COMMON = """## Refusals that all operators share
+
+Any operator may be refused for one of these reasons, with … for the value found. The error names the tensor and the way
+out.
+"""
 
 _FOLLOWED = """## Where onnxruntime and ONNX's reference differ
 
 trnrt follows onnxruntime; its tests compare with 1.32.
 
-- **Resize and Upsample by scales**: a size is its product with the scale in float32, rounded down. 10 pixels by 0.7 are
-  7; the reference, and ONNX's shape inference, have 6. Coordinates are float32, too; one within 1e-6 of a half counts
-  as a half for `round_prefer_floor` and `round_prefer_ceil`.
+- **Resize and Upsample by scales**: a size is multiplied by the scale in float32, and rounded down. 10 pixels by 0.7
+  are 7; in the reference and ONNX's shape inference they are 6. Coordinates are float32, too; one within 1e-6 of a half
+  counts as a half for `round_prefer_floor` and `round_prefer_ceil`.
 - **Resize to the same shape** is a copy, whatever the scales and the roi are. With `antialias`, each axis that keeps
   its size is copied; an axis whose scale is 1 is never cropped.
-- **Pools with `ceil_mode`**: in any opset, windows that would start beyond the image are left out.
-- **Pools whose window is larger than the padded image**, by less than the stride: there is one window. A larger one
-  gives an empty result, which is refused.
-- **`auto_pad` of pools**: `SAME_UPPER` and `SAME_LOWER` pad as if `dilations` were 1, so that results may be smaller
+- **Pools with `ceil_mode`** leave out windows that would start beyond the image, in any opset.
+- **Pools whose window is larger than the padded image** have one window if the excess is less than the stride.
+  Otherwise the result would be empty, which is refused.
+- **`auto_pad` of pools**: `SAME_UPPER` and `SAME_LOWER` pad as if `dilations` were 1, so results may be smaller
   than the image divided by the stride.
 - **AveragePool with `count_include_pad`** divides by the part of a window inside the image and its padding. Before
   opset 19 it divides by the whole window, unless `ceil_mode` is 1.
-- **MaxUnpool with `output_shape`**: places count in that shape; the reference counts them in the smaller one, and pads.
+- **MaxUnpool with `output_shape`**: indices count in that shape; in the reference, in the smaller one, which it pads.
 - **ConvTranspose with `auto_pad`**: results, `output_padding` included, are at most as large as the image times the
   stride.
 
@@ -155,9 +174,9 @@ large as a pool's window, an Upsample that shrinks.
 
 _LEFT_OUT = """## What stays out
 
-Every other operator of ONNX is refused; the table has the reason and the way out, as in the error. A node whose inputs
-are all constants may be computed when the model is read; `trnrt inspect` then shows it as folded.
-[One file of every kind](exports.md) shows what becomes of whole models, as PyTorch, Keras and others export them.
+trnrt refuses every other operator of ONNX. The table has the reason and the way out, as in the error. A node whose
+inputs are all constants may be computed when the model is read; `trnrt inspect` then shows it as folded.
+[One file of every kind](exports.md) shows how whole models fare, as PyTorch, Keras and others export them.
 """
 
 
@@ -178,12 +197,12 @@ def operator_page() -> str:
     lines = [_INTRO.format(version=onnx.__version__, oldest=OLDEST_OPSET, newest=onnx.defs.onnx_opset_version())]
     lines += [_row(("operator", "what is done", "opsets")), "|---|---|---|"]
     lines += [_row(_entry(operator)) for operator in supported_operators()]
-    lines += ["", _QUANTISED, _row(("operator", "what is done", "attributes", "tests")), "|---|---|---|---|"]
+    lines += ["", _WRITTEN_OUT.format(names=", ".join(map(titled, sorted(EXPANDED))))]
+    lines += ["", _QUANTISED, _row(("operator", "inputs and result", "attributes", "tests")), "|---|---|---|---|"]
     lines += [_row(_quantised_entry(operator, found[operator])) for operator in rewritten_operators()]
     lines += ["", _CONTROL, _FUSED, _row(("operator", "what is done")), "|---|---|"]
     lines += [_row((titled(operator), _summary(write))) for operator, write in fused_operators().items()]
-    lines += ["", _WRITTEN_OUT.format(names=", ".join(map(titled, sorted(EXPANDED)))), "", _OPTIMISED]
-    lines += ["", _COMMON, "", *(f"- {message}" for message in dict.fromkeys([*of_the_walk(), *common]))]
+    lines += ["", _OPTIMISED, _COMMON, *(f"- {message}" for message in dict.fromkeys([*of_the_walk(), *common]))]
     lines += ["", _FOLLOWED, _LEFT_OUT, _row(("why", "what would help", "operators")), "|---|---|---|"]
     lines += [_row((reason, hint or "-", ", ".join(names))) for (reason, hint), names in left_out().items()]
     return "\n".join(lines) + "\n"
@@ -195,25 +214,25 @@ def _summary(function: object) -> str:
 
 def of_the_walk() -> list[str]:
     """The messages of what the walk over the graph refuses, whatever the operator."""
-    return list(_refusals(ast.parse(inspect.getsource(lowering)), ""))
+    return list(map(_template, _refusals(ast.parse(inspect.getsource(lowering)), "")))
 
 
 def details_page() -> str:
     """The page of details as Markdown: a section for each operator."""
     found, refused = _node_tests(), _refused()
     common = _common(refused)
-    lines = [_DETAILS.format(version=onnx.__version__)]
+    lines = [_DETAILS.format(version=onnx.__version__, oldest=OLDEST_OPSET)]
     for operator in supported_operators():
-        own = [message for message in refused[operator] if message not in common]
+        own = [shown for message, shown in refused[operator].items() if message not in common]
         lines += _section(operator, own, found[operator])
     return "\n".join(lines)
 
 
-def _refused() -> dict[Operator, list[str]]:
-    return {operator: messages(records()[operator].lowering, operator[1]) for operator in supported_operators()}
+def _refused() -> dict[Operator, dict[str, str]]:
+    return {operator: _shown_messages(records()[operator].lowering, operator[1]) for operator in supported_operators()}
 
 
-def _common(refused: dict[Operator, list[str]]) -> list[str]:
+def _common(refused: dict[Operator, dict[str, str]]) -> list[str]:
     often = Counter(message for found in refused.values() for message in found)
     return [message for message, count in often.items() if count >= _MANY]
 
@@ -296,7 +315,12 @@ def attributes(operator: Operator) -> list[str]:
 
 def messages(function: Any, operator: str) -> list[str]:
     """The messages of what a function refuses, itself or in the functions of ``ops`` that it calls, each once."""
-    found: dict[str, None] = {}
+    return list(_shown_messages(function, operator))
+
+
+def _shown_messages(function: Any, operator: str) -> dict[str, str]:
+    """The same messages, each with its text for a reader: with the operator's name, and the values of constants."""
+    found: dict[str, str] = {}
     seen: set[Any] = set()
     waiting = [function]
     while waiting:
@@ -306,20 +330,20 @@ def messages(function: Any, operator: str) -> list[str]:
         seen.add(current)
         tree = ast.parse(inspect.getsource(current))
         module = sys.modules[current.__module__]
-        found |= dict.fromkeys(_refusals(tree, operator))
+        for message in _refusals(tree, operator):
+            found.setdefault(_template(message), _template(message, {**vars(module), "node.op_type": operator}))
         for name in dict.fromkeys(call.id for call in _called(tree, operator)):
             other = getattr(module, name, None)
             if inspect.isfunction(other) and other.__module__.startswith("trnrt.operators"):
                 waiting.append(other)
-    return list(found)
+    return found
 
 
-def _refusals(tree: ast.AST, operator: str) -> Iterator[str]:
+def _refusals(tree: ast.AST, operator: str) -> Iterator[ast.expr]:
     for call in _calls(tree, operator):
-        if isinstance(call.func, ast.Name) and call.func.id == "Blocked" and call.args:
-            text = _template(call.args[0])
-            if any(letter.isalpha() for letter in text):
-                yield text
+        refuses = isinstance(call.func, ast.Name) and call.func.id == "Blocked" and call.args
+        if refuses and any(letter.isalpha() for letter in _template(call.args[0])):
+            yield call.args[0]
 
 
 def _called(tree: ast.AST, operator: str) -> Iterator[ast.Name]:
@@ -350,13 +374,27 @@ def _is_of_another(test: ast.expr, operator: str) -> bool:
     return any(match is not None and match[1] != operator for match in said)
 
 
-def _template(node: ast.expr) -> str:
-    """A text, with … where a value is put in."""
+def _template(node: ast.expr, known: Mapping[str, Any] | None = None) -> str:
+    """A text, with … where a value is put in. With the globals ``known``, their constants show their values."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        return "".join(map(partial(_part_text, known=known or {}), node.values))
     return ""
+
+
+def _part_text(part: ast.expr, known: Mapping[str, Any]) -> str:
+    if not isinstance(part, ast.FormattedValue):
+        return str(part.value) if isinstance(part, ast.Constant) else "…"
+    source = ast.unparse(part.value)
+    if source in known and "." in source:
+        return str(known[source])
+    if source == "name" and known:
+        return "NAME"
+    names = [name.id for name in ast.walk(part.value) if isinstance(name, ast.Name)]
+    if not names or not all(name in known and (name.isupper() or inspect.ismodule(known[name])) for name in names):
+        return "…"
+    return format(eval(source, dict(known)), _template(part.format_spec) if part.format_spec else "")
 
 
 # ---- ONNX's node tests

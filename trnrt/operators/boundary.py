@@ -24,7 +24,7 @@ from trnrt.planner.plan import Array
 
 @copying({"Cast": (6, 9, 13, 19, 21, 23, 24, 25, 28)}, values=(), folds=CHEAP | COUNTS)
 def lower_cast(lowering: Lowering, node: ir.Node) -> None:
-    """Between floats: no step, as all are stored in the session's dtype. Of a final index: on the host."""
+    """Casts between floats take no step: all are stored in the session's dtype. The host casts final indices."""
     source = node.inputs[0]
     assert source is not None
     target = ir.DataType(attribute(node, "to", 1))
@@ -77,7 +77,7 @@ def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
 
 @moves({"ArrayFeatureExtractor": (1,)}, domain="ai.onnx.ml", batch=batch.extract, values=Index(1), folds=NEVER)
 def lower_feature_extractor(lowering: Lowering, node: ir.Node) -> None:
-    """Columns: of a constant table by final indices (a label look-up), or of a tensor by constant indices."""
+    """Columns of a constant table at final indices (a label look-up), or of a tensor at constant indices."""
     table, picks = lowering.constant(node.inputs[0]), lowering.constant(node.inputs[1])
     if picks is not None and (table is None or table.dtype.kind == "f"):
         view = lowering.view_of(node.inputs[0])

@@ -287,7 +287,7 @@ def lower_thresholded_relu(lowering: Lowering, node: ir.Node) -> None:
 
 @_elementwise({"Clip": (6, 11, 12, 13)}, order=order.unary, bound=bound_piecewise, values=(1, 2), folds=CHEAP)
 def lower_clip(lowering: Lowering, node: ir.Node) -> None:
-    """Each element, limited to [min, max]; either may be missing. Attributes before opset 11."""
+    """Each element, limited to [min, max]; either may be missing. Before opset 11 they are attributes."""
     program = Program()
     value: Term = program.source(lowering.operand(node.inputs[0], short_integers=True))
     if lowering.opset < 11:
@@ -389,7 +389,7 @@ def lower_where(lowering: Lowering, node: ir.Node) -> None:
 
 @_elementwise({"Mod": (10, 13, 28)}, order=order.broadcasting, bound=bound_remainder, folds=CHEAP | COUNTS)
 def lower_mod(lowering: Lowering, node: ir.Node) -> None:
-    """The remainder of a division: with the sign of the dividend, or of integers with fmod=0 that of the divisor."""
+    """The remainder of a division, with the dividend's sign; for integers with fmod=0, with the divisor's."""
     integers = makes_integers(node)
     if not integers and not attribute(node, "fmod", 0):
         raise Blocked("fmod=0, which is for integers", "export the model with fmod=1")

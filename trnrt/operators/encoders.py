@@ -68,7 +68,7 @@ def bound_one_hot(case: Case) -> list[Array]:
     shapes=shapes.by_onnx,
 )
 def lower_one_hot(lowering: Lowering, node: ir.Node) -> None:
-    """The second of two values where an index counts to itself along the new axis, else the first."""
+    """Along the new axis: the second of two values at the index's position, the first elsewhere."""
     indices, made = node.inputs[0], node.outputs[0]
     assert indices is not None
     shape = lowering.shape(made)
@@ -249,7 +249,7 @@ def _default(node: ir.Node, values: Array) -> Any:
 
 @_of_ml({"LabelEncoder": (1, 2, 4)}, batch=batch.reshape, bound=_ON_HOST)
 def lower_label_encoder(lowering: Lowering, node: ir.Node) -> None:
-    """A table look-up: on the host of a final label or index, or of an input; on the device of computed numbers."""
+    """A table look-up. The host looks up inputs and final labels and indices; the device looks up computed numbers."""
     source, made = node.inputs[0], node.outputs[0]
     assert source is not None
     keys, values = _encoder_list(node, "keys"), _encoder_list(node, "values")

@@ -40,7 +40,7 @@ class GatherStep(Step):
 
 @moves({"Gather": (6, 11, 13)}, batch=batch.gather, bound=bound_gather, values=Index(1), folds=CHEAP | COUNTS)
 def lower_gather(lowering: Lowering, node: ir.Node) -> None:
-    """Constant indices become access patterns, one for each run; by indices from an input, DMA looks rows up."""
+    """Elements or rows at indices. Constant indices become access patterns, one for each run; DMA looks up others."""
     view = can_move(lowering, node.inputs[0])
     picked = lowering.constant(node.inputs[1])
     axis = attribute(node, "axis", 0) % len(view.shape)
@@ -59,7 +59,7 @@ def _look_up(lowering: Lowering, node: ir.Node, view: View, axis: int) -> None:
     dimension."""
     indices, made = node.inputs[1], node.outputs[0]
     if indices is None or indices.dtype not in INTEGERS:
-        raise Blocked("the indices are no integers", WRONG)
+        raise Blocked("the indices are not integers", WRONG)
     rest = [d for d in range(len(view.shape)) if d != axis]
     sizes = tuple(view.shape[d] for d in rest)
     table = lowering.operand_of(view.permute((axis, *rest)))

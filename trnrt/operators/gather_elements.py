@@ -48,8 +48,8 @@ class _Places:
 
 @moves({"GatherElements": (11, 13)}, batch=batch.gather_elements, bound=bound_gather, values=(), folds=SMALL)
 def lower_gather_elements(lowering: Lowering, node: ir.Node) -> None:
-    """An element for each index: it replaces one coordinate of the index's own place. Computed indices that repeat
-    along all of the last dimensions (Expand) look up whole rows."""
+    """The element at each index, which replaces one coordinate of the index's own place. Computed indices look up whole
+    rows if they repeat along all of the last dimensions (Expand)."""
     view = can_move(lowering, node.inputs[0])
     axis = attribute(node, "axis", 0) % len(view.shape)
     rank = _distinct_rank(lowering, node.inputs[1], view.shape, axis)
@@ -76,7 +76,7 @@ def _distinct_rank(lowering: Lowering, indices: ir.Value | None, shape: tuple[in
 
 @moves({"GatherND": (11, 12, 13)}, batch=batch.gather_nd, bound=bound_gather, values=(), folds=SMALL)
 def lower_gather_nd(lowering: Lowering, node: ir.Node) -> None:
-    """The part of the tensor that each row of indices names; the first ``batch_dims`` dimensions go together."""
+    """The part of the tensor that each row of indices names; tensor and indices share ``batch_dims`` dimensions."""
     view = can_move(lowering, node.inputs[0])
     *grid, depth = lowering.shape(node.inputs[1])
     together = int(attribute(node, "batch_dims", 0))

@@ -148,7 +148,7 @@ _product = partial(Declaration, values=(), folds=SMALL)
 
 @_product({"Gemm": (6, 7, 9, 11, 13)}, order=order.keep_order, batch=batch.gemm, bound=sums.gemm, shapes=shapes.gemm)
 def lower_gemm(lowering: Lowering, node: ir.Node) -> None:
-    """Y = alpha * A @ B + beta * C; a step of its own adds what the product's kernel can't add."""
+    """Y = alpha * A @ B + beta * C; a separate step adds C if the product's kernel can't."""
     alpha, beta = float(attribute(node, "alpha", 1.0)), float(attribute(node, "beta", 1.0))
     left = _matrix(lowering, node, 0, "transA")
     added = input_at(node, 2)
@@ -208,7 +208,7 @@ def _add_scaled(
 
 @_product({"MatMul": (6, 9, 13)}, order=order.product, batch=batch.matmul, bound=sums.matmul, shapes=shapes.by_onnx)
 def lower_matmul(lowering: Lowering, node: ir.Node) -> None:
-    """A @ B. With B a constant matrix a following Add of a constant row becomes the bias."""
+    """A @ B. If B is a constant matrix, a following Add of a constant row becomes the bias."""
     weight = lowering.constant(node.inputs[1])
     if weight is not None and lowering.constant(node.inputs[0]) is None and prod(weight.shape[:-2]) == 1:
         matrix = weight.reshape(weight.shape[-2:]) if weight.ndim > 1 else weight[:, None]

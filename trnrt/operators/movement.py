@@ -235,7 +235,7 @@ def _check_dropout(lowering: Lowering, node: ir.Node) -> None:
 
 @moves({"Transpose": (6, 13, 21, 23, 24, 25)}, batch=batch.transpose, values=(), folds=CHEAP | COUNTS)
 def lower_transpose(lowering: Lowering, node: ir.Node) -> None:
-    """Another order of dimensions: a view. Consecutive Transposes are merged. Of a final index: on the host."""
+    """Another order of dimensions, as a view; consecutive ones are merged. The host transposes final indices."""
     source = node.inputs[0]
     if source is not None and lowering.is_on_host(source):
         order = tuple(attribute(node, "perm", tuple(reversed(range(len(lowering.shape(source)))))))
@@ -360,7 +360,7 @@ def lower_blocks(lowering: Lowering, node: ir.Node) -> None:
     folds=CHEAP | COUNTS,
 )
 def lower_concat(lowering: Lowering, node: ir.Node) -> None:
-    """Tensors side by side: DMA brings each to its place."""
+    """Tensors joined along an axis: DMA copies each to its place."""
     shape = lowering.shape(node.outputs[0])
     axis = attribute(node, "axis", 1) % len(shape)
     whole = View.whole(value_name(node.outputs[0]), shape)

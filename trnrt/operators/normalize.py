@@ -45,7 +45,7 @@ _by_image = partial(_normalization, batch=batch.by_image)
 
 @_by_image({"BatchNormalization": (6, 7, 9, 14, 15)}, bound=bounds.batch, shapes=shapes.by_channel)
 def lower_batch_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """``x * scale + shift`` with one number per channel each, folded on the host if they are constant."""
+    """``x * scale + shift`` with a scale and a shift for each channel, which the host folds if they are constant."""
     _check_inference(lowering, node)
     source = lowering.operand(node.inputs[0])
     channels = _channels(source)
@@ -102,7 +102,7 @@ def _check_inference(lowering: Lowering, node: ir.Node) -> None:
         raise Blocked("is_test=0, which is training", hint)
     for made in node.outputs[1:]:
         if is_used(made):
-            raise Blocked(f"the output {made.name!r}: statistics of the batch, which training makes", hint)
+            raise Blocked(f"the output {made.name!r}: statistics of the batch, which only training computes", hint)
 
 
 def _reshape_operand(lowering: Lowering, value: ir.Value | None, shape: Shape) -> Operand:
@@ -166,7 +166,7 @@ def _add_rows(
     shapes=shapes.broadcast,
 )
 def lower_layer_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """Rows of all dimensions from the axis on, with one scale and bias for each of their elements."""
+    """Normalises rows of all dimensions from the axis on; each element of a row has a scale and a bias of its own."""
     if node.op_type == "LayerNormalization" and _add_channels(lowering, node):
         return
     source = lowering.operand(node.inputs[0])
@@ -266,7 +266,7 @@ def _row_coefficients(lowering: Lowering, value: ir.Value | None, images: int) -
 
 @_by_image({"InstanceNormalization": (6, 22)}, bound=bounds.instance, shapes=shapes.by_channel)
 def lower_instance_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """A row is one channel of one image."""
+    """Normalises each channel of each image."""
     source = lowering.operand(node.inputs[0])
     images, channels = source.shape[0], _channels(source)
     for name, value in zip(("scale", "B"), node.inputs[1:3], strict=True):
@@ -278,9 +278,9 @@ def lower_instance_normalization(lowering: Lowering, node: ir.Node) -> None:
 
 @_by_image({"GroupNormalization": (21,)}, bound=bounds.group, shapes=shapes.by_onnx)
 def lower_group_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """A row is one group of channels of one image; scale and bias are one per channel.
+    """Normalises each group of channels of each image, with a scale and a bias for each channel.
 
-    In opset 18 they were one per group; that version is deprecated, and onnx's checker refuses it.
+    In opset 18 there was one of them for each group; that version is deprecated, and onnx's checker refuses it.
     """
     source = lowering.operand(node.inputs[0])
     images, channels = source.shape[0], _channels(source)
@@ -309,7 +309,7 @@ def _channel_source(lowering: Lowering, program: Program, value: ir.Value | None
 
 @_normalization({"LpNormalization": (6, 22)}, batch=batch.along_axis, bound=bounds.lp, shapes=shapes.by_onnx)
 def lower_lp_normalization(lowering: Lowering, node: ir.Node) -> None:
-    """Rows along an axis over their 1- or 2-norm; rows of zeros stay zero."""
+    """Rows along an axis, divided by their 1- or 2-norm; rows of zeros stay zero."""
     p = attribute(node, "p", 2)
     if p not in (1, 2):
         raise Blocked(f"p={p}; ONNX knows 1 and 2", WRONG)
@@ -374,7 +374,7 @@ class LrnStep(Step):
 
 @_by_image({"LRN": (6, 13)}, bound=bounds.local_response, shapes=shapes.lrn)
 def lower_lrn(lowering: Lowering, node: ir.Node) -> None:
-    """Each element over a power of the sum of squares in a window of channels."""
+    """Each element divided by a power of the sum of squares in a window of channels."""
     source = lowering.operand(node.inputs[0])
     if len(nonempty_shape(source.shape)) < 3:
         raise Blocked(f"a tensor of {len(source.shape)} dimensions; there must be batch, channels and positions", WRONG)

@@ -172,7 +172,7 @@ _NORMS = {"MAX": Reduction("maximum"), "L1": L1, "L2": L2}
 
 @_of_rows({"Normalizer": (1,)}, bound=bound_normalizer)
 def lower_normalizer(lowering: Lowering, node: ir.Node) -> None:
-    """Rows over their largest element, or their 1- or 2-norm; a row with the norm 0 stays unchanged."""
+    """Rows divided by their largest element, or by their 1- or 2-norm; a row with the norm 0 stays unchanged."""
     name = attribute(node, "norm", "MAX")
     if name not in _NORMS:
         raise Blocked(f"norm={name!r}; ONNX knows MAX, L1 and L2", WRONG)
@@ -263,7 +263,7 @@ def _look_up_labels(indices: Array, labels: Array) -> Array:
 
 @_of_ml({"ZipMap": (1,)}, batch=_LIST, bound=_ON_HOST)
 def lower_zip_map(lowering: Lowering, node: ir.Node) -> None:
-    """A dict of labels and scores for each row, as a list: only as an output of the model."""
+    """A list with a dict of labels and scores for each row, as an output of the model only."""
     made = node.outputs[0]
     if made.uses() or not made.is_graph_output():
         raise Blocked("its dicts are read by other nodes", "export the model with options={'zipmap': False}")

@@ -20,7 +20,7 @@ from trnrt.planner.lowering.walk import Blocked, Lowering
     shapes=shapes.by_onnx,
 )
 def lower_einsum(_lowering: Lowering, _node: ir.Node) -> None:
-    """Transpose, Reshape, MatMul, ReduceSum and Mul, when the model is read; a diagonal is a GatherND."""
+    """Becomes Transpose, Reshape, MatMul, ReduceSum and Mul when the model is read, and GatherND for a diagonal."""
     raise Blocked(
         "an equation that doesn't fit its operands' sizes as they are (one is broadcast, or unknown)",
         f"expand the operands before it; {FALLBACK}",

@@ -252,7 +252,7 @@ def _given_inputs(lowering: Lowering, node: ir.Node, kind: str, is_first: bool, 
     if lengths is not None and (constant is None or (constant < steps).any()):
         if steps > _COUNTED[lowering.dtype]:
             raise Blocked(
-                f"lengths of sequences of {steps} steps, which {lowering.dtype} doesn't count",
+                f"lengths of sequences of {steps} steps, which {lowering.dtype} doesn't hold exactly",
                 use_float32(lowering.dtype),
             )
         if constant is not None:

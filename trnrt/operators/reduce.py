@@ -164,7 +164,7 @@ def checked_axes(axes: Shape, rank: int) -> Shape:
 
 
 def lower_reduce(lowering: Lowering, node: ir.Node) -> None:
-    """A reduction over any axes; before opset 18 (ReduceSum: 13) they are an attribute."""
+    """A reduction over any axes; before opset 18 (ReduceSum: 13) the axes are an attribute."""
     made, reduction = node.outputs[0], REDUCTIONS[node.op_type][0]
     adds = node.op_type == "ReduceSum" and makes_integers(node)
     exact = adds or node.op_type in ("ReduceMax", "ReduceMin")
@@ -227,7 +227,7 @@ def _apply_elementwise(lowering: Lowering, node: ir.Node, reduction: Reduction) 
 
 @_reducing({"ReduceLogSumExp": (6, 11, 13, 18, 28)}, bound=sums.log_of_sum, folds=NEVER)
 def lower_log_sum_exp(lowering: Lowering, node: ir.Node) -> None:
-    """The logarithm of the sum of exponentials, relative to the largest element so that none overflows."""
+    """The logarithm of the sum of exponentials, computed relative to the largest element so that none overflows."""
     made = node.outputs[0]
     shape = lowering.shape(node.inputs[0])
     axes = reduced_axes(lowering, node, len(shape))

@@ -93,7 +93,7 @@ _resizing = partial(Declaration, batch=batch.resize, order=order.keep_order, bou
 @_resizing({"Resize": (10, 11, 13, 18, 19)}, values=(1, 2, 3), shapes=shapes.by_onnx)
 @_resizing({"Upsample": (6, 7, 9)}, values=(1,), shapes=shapes.upsample)
 def lower_resize(lowering: Lowering, node: ir.Node) -> None:
-    """Another number of elements along some axes; the scales or sizes are constants."""
+    """Resizes some axes, interpolated or not; the scales or sizes are constants."""
     mode = attribute(node, "mode", "nearest")
     if mode not in ("nearest", "linear", "cubic"):
         raise Blocked(f"mode={mode}; ONNX knows nearest, linear and cubic", WRONG)

@@ -173,7 +173,7 @@ def lower_argmax(lowering: Lowering, node: ir.Node) -> None:
     source = _move_axis_last(lowering, node.inputs[0], axis, exact=True)
     columns = shape[axis]
     if columns > argmax.MAX_COLUMNS:
-        raise Blocked(f"rows of {columns} elements; the kernel counts to {argmax.MAX_COLUMNS}")
+        raise Blocked(f"rows of {columns} elements; the kernel takes {argmax.MAX_COLUMNS}")
     step = ArgmaxStep(
         name=node_name(node),
         sources=[source],
@@ -224,8 +224,8 @@ def _shape_of(lowering: Lowering, value: ir.Value | None) -> tuple[int, ...]:
 
 @_along({"TopK": (6, 10, 11, 24)}, order=order.keep_order, bound=sums.topk, values=(1,), folds=NEVER)
 def lower_topk(lowering: Lowering, node: ir.Node) -> None:
-    """The k largest or smallest elements along an axis in order, and their indices: by a search for each output in
-    use, or by one for both where that is faster (in float32, which represents the indices)."""
+    """The k largest or smallest elements along an axis in order, and their indices. Each output in use takes a search;
+    in float32, which represents the indices, a single one may find both if that is faster."""
     values, indices = node.outputs
     places = lowering.spare_name(f"{value_name(indices)}.rows")
     _mark_places(lowering, indices, places)  # first, as for ArgMax
@@ -287,7 +287,7 @@ def _read_k(lowering: Lowering, node: ir.Node, columns: int) -> int:
     if not 1 <= k <= columns:
         raise Blocked(f"K={k} along an axis of {columns} elements", WRONG)
     if columns > topk.MAX_COLUMNS:
-        raise Blocked(f"rows of {columns} elements; the kernel counts to {topk.MAX_COLUMNS}")
+        raise Blocked(f"rows of {columns} elements; the kernel takes {topk.MAX_COLUMNS}")
     found = topk.found_together(columns, k)
     if found > topk.MOST_FOUND:
         raise Blocked(

@@ -67,8 +67,7 @@ _sampling = partial(Declaration, batch=batch.sample, order=order.keep_order, val
 
 @_sampling({"GridSample": (16, 20, 22)}, bound=bound_sample, shapes=shapes.by_onnx)
 def lower_grid_sample(lowering: Lowering, node: ir.Node) -> None:
-    """Pixels at computed places, the nearest or interpolated between those around: DMA looks them up by computed
-    numbers."""
+    """Pixels at computed coordinates, the nearest ones or interpolated: DMA looks them up by computed indices."""
     image, made = lowering.view_of(node.inputs[0]), node.outputs[0]
     mode, padding = attribute(node, "mode", "linear"), attribute(node, "padding_mode", "zeros")
     if len(image.shape) not in (4, 5) or (len(image.shape) == 5 and _MODES[mode] == "cubic"):

@@ -143,7 +143,7 @@ _of_elements = partial(
 @_of_elements({"Sinh": (9, 22), "Cosh": (9, 22)}, bound=bound_wide_exponential)
 @_of_elements({"Tan": (7, 22)}, bound=bound_tangent)
 def lower_angle(lowering: Lowering, node: ir.Node) -> None:
-    """A function of each element, right to a few roundings."""
+    """A function of each element, accurate to a few roundings."""
     program = Program()
     _WRITTEN[node.op_type](program, program.source(lowering.operand(node.inputs[0])))
     add_compute(lowering, node, program)
@@ -151,7 +151,7 @@ def lower_angle(lowering: Lowering, node: ir.Node) -> None:
 
 @_of_elements({"IsInf": (10, 20)}, bound=bound_extreme)
 def lower_is_infinite(lowering: Lowering, node: ir.Node) -> None:
-    """1 where an element is infinite, of the signs that are asked for."""
+    """1 where an element is infinite and has a sign that the attributes ask for, else 0."""
     program = Program()
     x = program.source(lowering.operand(node.inputs[0]))
     found = program.apply("is_inf", x)

@@ -50,8 +50,8 @@ def bound_unpool(case: Case) -> list[Array]:
     shapes=shapes.by_onnx,
 )
 def lower_max_unpool(lowering: Lowering, node: ir.Node) -> None:
-    """Elements at places that an input of the model has, among zeros: DMA writes each. A MaxPool's own indices, of
-    windows side by side, take no look-up."""
+    """Zeros, with elements at the places that an input of the model gives: DMA writes each. A MaxPool's own indices
+    take no look-up if its windows don't overlap."""
     indices, made = node.inputs[1], node.outputs[0]
     assert indices is not None
     if not lowering.is_input(indices):

@@ -119,5 +119,5 @@ def too_large(channels: int, window: Window | VolumeWindow) -> Blocked:
     """The refusal of a convolution that no kernel has room for."""
     seen = f"a kernel of {window.kernel} with dilation {window.dilation} over {channels} channels"
     return Blocked(
-        f"what {seen} sees for one result exceeds SBUF", f"use a smaller kernel, or less dilation; {FALLBACK}"
+        f"{seen} needs more input for one result than SBUF holds", f"use a smaller kernel, or less dilation; {FALLBACK}"
     )

@@ -219,7 +219,7 @@ def _shift(writer: Writer, node: ir.Node, parts: list[ir.Value], heads: int) -> 
 
 
 def write_rotary(writer: Writer, node: ir.Node) -> None:
-    """Turns pairs of elements by the angles of their positions."""
+    """Rotates pairs of elements by the angles of their positions."""
     _refuse(node, ("is_packed_batching",), ())
     data, places, cosines, sines = node.inputs[:4]
     assert data is not None

@@ -11,7 +11,7 @@ from trnrt.importer.values import attribute, input_at
 
 
 def dequantize(writer: Writer, node: ir.Node) -> None:
-    """(x - zero point) * scale, written where a node reads the float."""
+    """(x - zero point) * scale, computed only where a node reads the float."""
     source, made, scale_value = node.inputs[0], node.outputs[0], node.inputs[1]
     form, shape, axis = writer.whole(source), shape_of(source), attribute(node, "axis", 1)
     block = attribute(node, "block_size", 0)

@@ -15,7 +15,7 @@ _STEPS = np.asarray(255, np.float32)
 
 
 def quantize_dynamically(writer: Writer, node: ir.Node) -> None:
-    """Uint8 numbers with the scale (max - min) / 255, where the range includes 0."""
+    """Quantises to uint8 with the scale (max - min) / 255 of a range that includes 0."""
     form, scale, zero = _quantize(writer, writer.real(node.inputs[0]), node.name or "")
     kinds = (ir.DataType.UINT8, ir.DataType.FLOAT, ir.DataType.UINT8)
     for value, kind in zip(node.outputs, kinds, strict=False):
@@ -47,7 +47,7 @@ def multiply_to_float(writer: Writer, node: ir.Node) -> None:
 
 
 def multiply_dynamically(writer: Writer, node: ir.Node) -> None:
-    """A float a, quantised first; b, its scale and zero point; and a bias: a float result."""
+    """(float a, b, b's scale, b's zero point, bias): quantises a, and gives a float result."""
     form, scale, _ = _quantize(writer, writer.real(node.inputs[0]), "")
     sums = multiply(writer, node, form.numbers, center_columns(writer, node, 1, 3))
     _finish(writer, node, sums, scale, input_at(node, 2), input_at(node, 4))

@@ -341,7 +341,7 @@ class Lowering:
         """Append a step that covers ``nodes``. ``place``: "core", or "dma" where elements are only moved; ``together``:
         they are one computation, not one with what follows it."""
         if self.moves_indices:
-            raise Blocked("indices that are more than moved on their way from an input")
+            raise Blocked("indices from an input that the device would have to copy: their order is no access pattern")
         if keep_exact(step, self._wide, nodes, self.dtype):
             self._wide.add(step.output)
         self.steps.append(step)
