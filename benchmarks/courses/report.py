@@ -56,18 +56,24 @@ def _harness(result: Result) -> Document:
 _INTRODUCTION = """\
 # Courses' harnesses and AWS's samples
 
-Generated from `benchmarks/courses/results.json`, which `python -m benchmarks.courses --json-out` wrote. It runs public
-code of the old namespace unchanged (`docs/legacy.md`): the harnesses of Stanford's CS149, assignment 4, and of
-Berkeley's CS152, lab 6, with public solutions and with kernels that are known to be bad; and the files of
-`aws-neuron/nki-samples` at 28673b4 that have `nki.jit`, with inputs and numpy references of our own.
+Public course harnesses and AWS samples that use the [old namespace](legacy.md) run on the simulator. This page lists
+the results and the predicted times. The harnesses are those of Stanford's CS149 (assignment 4) and Berkeley's CS152
+(lab 6); the samples are the files of `aws-neuron/nki-samples` at 28673b4 that have `nki.jit`. Their code is unchanged,
+except where a run's name says otherwise.
+
+`python -m benchmarks.courses --json-out benchmarks/courses/results.json` runs all of it, and this page is generated
+from that file.
 
 ## The harnesses
 
-All times but the published ones are predictions. A limit is the course's own. A published time was measured with the
-same kernel; `benchmarks/courses/harnesses.py` names the sources. A run that is called bad must fail
-in the expected way; then the last column says yes. Options behind a run's name are flags of `trnrt nki run`.
+Each harness runs with a public solution, with the course's own kernels, or with a kernel that is known to be bad. A
+*bad* run must fail in the expected way. The last column says whether output and exit code are the expected ones. Flags
+behind a run's name are those of `trnrt nki run`.
 
-| run | target | predicted us | limit us | published us | as it must be |
+A limit is the course's own. A published time was measured with the same kernel; `benchmarks/courses/harnesses.py` names
+the sources. CS152's convolutions are predicted to miss their limits.
+
+| run | target | predicted us | limit us | published us | as expected |
 |---|---|---|---|---|---|"""
 
 
@@ -80,8 +86,9 @@ def courses_page(document: Document) -> str:
         "",
         "## The kernels of nki-samples",
         "",
-        f"{agreeing} of {public} kernels that import only what the SDK documents run and agree.",
-        "The difference is the largest, absolute.",
+        f"{agreeing} of the {public} kernels that import only documented modules of the SDK run, and agree with numpy.",
+        "Inputs and references are our own. *Difference* is the largest absolute one. After *yes* come the relative",
+        "tolerance and its reason; bits are those of the significand.",
         "",
         "| file | kernel | difference | agrees, or why not |",
         "|---|---|---|---|",
@@ -92,10 +99,17 @@ def courses_page(document: Document) -> str:
 
 def _harness_row(one: Document) -> str:
     columns = (one["predicted_us"], one["limits_us"], one["published_us"])
-    figures = (", ".join("-" if figure is None else f"{figure:,.5g}" for figure in column) for column in columns)
+    figures = (_figures(column) for column in columns)
     verdict = "yes" if one["passed"] else "no: " + "; ".join(one["problems"])
     name = ", ".join((one["name"], *(f"`{option}`" for option in one["options"])))
     return f"| {name} | {one['target']} | {' | '.join(figures)} | {verdict} |"
+
+
+def _figures(column: Sequence[float | None]) -> str:
+    """The figures of a cell, "-" for a missing one; nothing if all are missing."""
+    if all(figure is None for figure in column):
+        return ""
+    return ", ".join("-" if figure is None else f"{figure:,.5g}" for figure in column)
 
 
 def _sample_row(one: Document) -> str:

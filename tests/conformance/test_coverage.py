@@ -104,8 +104,9 @@ def page() -> str:
     lines = [
         "# What the simulator has of NKI 0.6 and 0.7",
         "",
-        "Generated from the API's signatures and the tests. Collectives are left out as a whole.",
-        "`trnrt nki check --nki 0.6` finds what 0.6 lacks, `--nki 0.7` (the default) what 0.7 removed or deprecates.",
+        "The simulator has every function of NKI 0.6 and 0.7 listed here, except those marked *left out*. It has no",
+        "collectives. `trnrt nki check --nki 0.6` finds names that 0.7 added; `--nki 0.7` (the default) finds names",
+        "that 0.7 removed or deprecates. The table is generated from the API's signatures and the tests.",
         "",
         "| function | NKI | state | tests, or why not |",
         "|---|---|---|---|",

@@ -43,7 +43,7 @@ LEFT = {
     "x = nl.sum(x, axis=0)": ("partitions", "ones on the tensor engine"),
     "x[...] = np.cumsum(x)": ("no numpy", "host"),
     "x = nisa.tensor_copy_dynamic_src(x)": ("tensor_copy_dynamic_src", "scalar_offset"),
-    "x = nl.ndarray((128, 64), dtype=a.dtype, buffer=somewhere)": ("somewhere is no buffer", "nl.sbuf"),
+    "x = nl.ndarray((128, 64), dtype=a.dtype, buffer=somewhere)": ("somewhere is not a buffer", "nl.sbuf"),
     "x = nisa.iota(i_f, nl.int32, mask=(i_f < 3))": ("no mask today", "leave the mask out"),
     "nisa.dma_copy(dst=out, src=x, dst_rmw_op=np.add)": ("dst_rmw_op", "reduce_op=nl.add"),
 }

@@ -93,10 +93,13 @@ TITLES = {
 }
 INTRODUCTION = """# What `trnrt nki check` finds
 
-Generated from the tables of rules. Each kind of finding has a code, which never changes its meaning: reviews, baselines
-and suppressions can rely on it. `--json` and `--sarif` give it with each finding. *warning*: `nki check` lists it, and
-exits with 0 if there is nothing else. *0.6*, *0.7*: only at that level of NKI. [Testing kernels](testing-kernels.md)
-shows how to see findings in code reviews.
+`trnrt nki check` reports each problem of a kernel under one of these codes. A code never changes its meaning, so
+reviews, baselines and suppressions can rely on it. `--json` and `--sarif` include it with each finding;
+[Testing kernels](testing-kernels.md#findings-in-code-reviews) shows how to see findings in code reviews.
+
+A row marked *warning* doesn't change the exit code: with warnings only, `nki check` exits with 0. A row marked *0.6* or
+*0.7* holds only at that level of NKI. "…" stands for a name from your code. Under The hardware, a row states the rule
+that must hold, and its source. The tables are generated from the simulator's rules.
 """
 
 
@@ -108,7 +111,8 @@ def findings_page() -> str:
     """docs/findings.md."""
     lines = [INTRODUCTION]
     for group, title in TITLES.items():
-        lines += [f"## {title}\n", "| code | rule | what is wrong, or must hold | what to do, or the source |"]
+        columns = "what must hold | source" if group == "hardware" else "what is wrong | what to do"
+        lines += [f"## {title}\n", f"| code | rule | {columns} |"]
         lines.append("|---|---|---|---|")
         for kind in sorted((kind for kind in kinds() if kind.group == group), key=lambda kind: kind.code):
             marks = [*kind.levels, *([] if kind.refuses else ["warning"])]

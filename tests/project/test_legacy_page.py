@@ -38,8 +38,8 @@ def sentence(value: Any) -> str:
 
 
 def tables() -> str:
-    """The names of each module of SDK 2.26.1, and what trnrt has in their place."""
-    lines = ["The names of SDK 2.26.1, with what trnrt has. This part is generated from the modules.", ""]
+    """The names of each module of SDK 2.26.1, and what they do in trnrt."""
+    lines = ["All names of SDK 2.26.1, and what they do in trnrt. The tables are generated from the modules.", ""]
     for module, names in NAMES.items():
         held: Mapping[str, Any] = CONTENTS[module]()
         missing = sorted(names - set(held))

@@ -128,7 +128,7 @@ def _marks_table(name: str, ported: Ported) -> Any:
     from trnrt.text import escaped_lines
 
     rows = [(f"{name}:{m.line}", escaped_lines(m.reason), escaped_lines(m.instead)) for m in ported.marks]
-    return plain_table(("where", "why it is left as it was", "what to write"), rows)
+    return plain_table(("where", "why it is unchanged", "what to write"), rows)
 
 
 def _compared_table(compared: list[Compared]) -> Any:

@@ -17,14 +17,17 @@ RETIRED = "retired"
 _OTHERS = {
     "syntax": ("the file is not Python", "Correct the syntax"),
     "script": ("the script stopped before its first kernel call", "Make the script run, or name the calls with --call"),
-    "kernel": ("the kernel can't be traced: Python stopped in it, or a call doesn't fit it", ""),
+    "kernel": ("the kernel can't be traced: Python raises an error in it, or a call doesn't match its parameters", ""),
     "memory": ("the kernel's tiles do not fit SBUF or PSUM, or overlap", "The message lists the tiles alive there"),
-    "unwritten-memory": ("memory is read or returned that nothing has written", "Write it first, or use less of it"),
-    "constant-name": ("one name means different things in the files of a kernel", "Name one of them otherwise"),
+    "unwritten-memory": (
+        "the kernel reads or returns memory that nothing has written",
+        "Write it first, or use less of it",
+    ),
+    "constant-name": ("one name means different things in the files of a kernel", "Rename one of them"),
     "api-name": ("NKI has no such name", ""),
-    "api-positional": ("a function has too many positional arguments", "It takes those of its signature"),
-    "api-argument": ("a function has no such argument, or gets it twice", "It takes those of its signature"),
-    "api-missing": ("a required argument is missing", "It takes those of its signature"),
+    "api-positional": ("a function has too many positional arguments", "Follow its signature"),
+    "api-argument": ("a function has no such argument, or gets it twice", "Follow its signature"),
+    "api-missing": ("a required argument is missing", "Follow its signature"),
     "api-deprecated": ("the release deprecates the name", ""),
 }
 _ONLY_0_6 = frozenset(["constant-name"])

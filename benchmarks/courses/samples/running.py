@@ -63,7 +63,7 @@ class Outcome:
 
 
 def find_files(repository: Path) -> list[str]:
-    """The files with ``nki.jit``, as the issue counts them, and kernels' files of drivers."""
+    """The files that mention ``nki.jit`` or ``nki_jit``."""
     found = []
     for path in sorted(repository.rglob("*.py")):
         if re.search(r"nki\.jit|nki_jit", path.read_text(encoding="utf-8")):

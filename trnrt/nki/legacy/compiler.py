@@ -29,17 +29,17 @@ psum = PsumAllocator()
 
 
 def skip_middle_end_transformations(func: Any = None) -> Any:
-    """The kernel as it is: the simulator transforms nothing. Also as a decorator with parentheses."""
+    """Return the kernel unchanged: the simulator transforms nothing. Also as a decorator with parentheses."""
     return skip_middle_end_transformations if func is None else func
 
 
 def enable_stack_allocator(func: Any = None, log_level: int = 50) -> Any:
-    """A kernel whose tiles may have given addresses or not, side by side; those without are placed automatically."""
+    """Let a kernel give addresses to some tiles; the others are placed automatically."""
     return partial(enable_stack_allocator, log_level=log_level) if func is None else direct(func, "stacked")
 
 
 def force_auto_alloc(func: Any = None) -> Any:
-    """A kernel whose tiles are all placed automatically: the addresses that it gives are ignored."""
+    """Place all tiles of a kernel automatically, and ignore the addresses that it gives."""
     return force_auto_alloc if func is None else direct(func, "automatic")
 
 
@@ -52,12 +52,12 @@ class Directive:
 
 
 def no_reorder() -> Directive:
-    """Keep the order of a loop's instructions."""
+    """Accept the hint to keep the order of a loop's instructions; it has no effect."""
     return Directive("no_reorder")
 
 
 def multi_buffer(factor: int = 2) -> Directive:
-    """Give a loop's tiles several places: the allocator does that where there is room."""
+    """Accept the hint to give a loop's tiles several places: the allocator does that anyway, if there is room."""
     return Directive("multi_buffer", factor)
 
 

@@ -54,7 +54,7 @@ def nc(count: int) -> Cores:
 
 
 def spmd_dim(*sizes: Any) -> int:
-    """A dimension of a launch grid, of all the instances of its parts."""
+    """One dimension of a launch grid, the product of its parts."""
     count = 1
     for size in sizes:
         count *= index(size)

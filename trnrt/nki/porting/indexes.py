@@ -12,7 +12,7 @@ from itertools import count
 from trnrt.nki.porting.algebra import Poly, add, as_number, constant, expand, multiply, write
 from trnrt.nki.porting.marks import UntranslatedError
 
-AFFINE = "write the index as sums and products with numbers, as slices can say them"
+AFFINE = "write the index as sums and products with numbers: slices can express those"
 _NUMBERS = count()
 
 

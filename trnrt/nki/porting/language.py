@@ -302,7 +302,7 @@ def _buffer(scope: Scope, node: ast.expr | None) -> str:
     if name in ("sbuf", "psum", "shared_hbm", "private_hbm", "hbm"):
         return "private_hbm" if name == "hbm" else name
     raise UntranslatedError(
-        f"{ast.unparse(node)} is no buffer of today's NKI", "write nl.sbuf, nl.psum, nl.shared_hbm or nl.private_hbm"
+        f"{ast.unparse(node)} is not a buffer of today's NKI", "write nl.sbuf, nl.psum, nl.shared_hbm or nl.private_hbm"
     )
 
 

@@ -12,7 +12,7 @@ from trnrt.nki.porting.marks import UntranslatedError
 from trnrt.nki.porting.scope import Scope
 from trnrt.nki.porting.tensors import Bound, Bounds, plus
 
-_INSTEAD = "write slices of what is to be computed, or choose elements with nisa.affine_select"
+_INSTEAD = "write slices of the elements to compute, or choose elements with nisa.affine_select"
 _TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 
 

@@ -111,7 +111,7 @@ class Scope:
 
     def check_stale(self, name: str) -> None:
         if name in self.held.stale:
-            raise UntranslatedError(self.held.stale[name], "compute it anew, right before it is used")
+            raise UntranslatedError(self.held.stale[name], "compute it again, right before its use")
 
     def nl(self, name: str) -> str:
         return self.file.spell(f"nki.language.{name}")

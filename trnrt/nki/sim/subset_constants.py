@@ -52,13 +52,13 @@ def _check_kernels(file: SourceFile) -> Iterator[Finding]:
                 known = first.setdefault(name, (home, found))
                 if known[1] is not found and _differ(sources, known, (home, found)):
                     message = f"the constant {name} is {_describe(known)}, but {_describe((home, found))}"
-                    instead = "Name one of them otherwise: the parser of NKI 0.6 knows constants by their names alone"
+                    instead = "Rename one of them: the parser of NKI 0.6 knows constants by their names alone"
                     yield finding_at(file, kernel, "constant-name", message, instead)
                 continue
             other, same = defined.setdefault(name, (home, found))
             if other is not home and ast.dump(same) != ast.dump(found):
                 message = f"{name} is defined in {_line_of(other, same)}, and otherwise in {_line_of(home, found)}"
-                instead = "Name one of them otherwise: the parser of NKI 0.6 may take one for the other"
+                instead = "Rename one of them: the parser of NKI 0.6 may take one for the other"
                 yield finding_at(file, kernel, "constant-name", message, instead)
 
 

@@ -267,8 +267,8 @@ STATEMENTS = (
     Rule(
         "assign-target",
         "Assign AnnAssign",
-        "only plain names can be unpacked into or share an assignment",
-        "Assign attributes and elements one a statement",
+        "only plain names can be targets of unpacking or of a chained assignment",
+        "Assign each attribute or element in a statement of its own",
         SIMPLIFY,
         at.assign_targets,
     ),
@@ -347,7 +347,7 @@ FUNCTIONS = (
         "bare-star",
         "FunctionDef",
         "the keyword-only separator * (before {}) is not NKI",
-        "Remove it, with the defaults last",
+        "Remove it, and put parameters with defaults last",
         f"{MIGRATION}, language restrictions of 0.3. KLR accepts it",
         at.parameters("bare star"),
     ),
@@ -379,7 +379,7 @@ FUNCTIONS = (
     Rule(
         "old-namespace",
         "FunctionDef",
-        "{}: the old namespace in a kernel is an error since NKI 0.4",
+        "{}: the old namespace in a kernel has been an error since NKI 0.4",
         "Import nki, nki.language and nki.isa",
         f"{MIGRATION} (0.4)",
         at.old_namespace,

@@ -48,7 +48,8 @@ def nc_matmul(
 ) -> Pending:
     """``stationary.T @ moving``, float32 in PSUM; ``psum +=`` of it accumulates.
 
-    A mask's first dimension is the contraction's, the others are moving's; ``tile[..][condition]`` masks one operand.
+    A mask's first dimension is the contraction, the others are the free axes of the operand that they fit;
+    ``tile[..][condition]`` masks one operand.
     """
     options: dict[str, Any] = {
         "is_stationary_onezero": is_stationary_onezero,
@@ -148,7 +149,7 @@ def tensor_tensor_scan(
     mask: Any = None,
     **_: Any,
 ) -> Pending:
-    """``state = (data0 <op0> state) <op1> data1`` along each partition, from ``initial`` on: each state."""
+    """Each state of ``state = (data0 <op0> state) <op1> data1`` along a partition, starting from ``initial``."""
     what = "nisa.tensor_tensor_scan"
     data0, data1 = require_tile(what, data0, "data0"), require_tile(what, data1, "data1")
     initial, first, second = require_operand(what, initial, "initial"), as_operator(op0), as_operator(op1)

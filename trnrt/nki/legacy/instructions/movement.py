@@ -89,7 +89,7 @@ def dma_transpose(
 def memset(
     shape: Any, value: Any, dtype: Any, *, mask: Any = None, engine: Engine = Engine.unknown, **_: Any
 ) -> Pending:
-    """A tile of one number in SBUF; its first dimension is that of the partitions."""
+    """A tile of one number in SBUF; its first dimension lies along the partitions."""
     sizes = tuple(int(size) for size in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
     return Pending(sizes, result_format(dtype), lambda dst: isa.memset(dst, value, engine=engine), (), mask=mask)
 
@@ -104,7 +104,7 @@ def tensor_copy(src: Any, *, mask: Any = None, dtype: Any = None, engine: Engine
 def tensor_copy_dynamic_src(
     src: Any, *, mask: Any = None, dtype: Any = None, engine: Engine = Engine.unknown, **_: Any
 ) -> Pending:
-    """A copy of a tile from a place that the device knows, as in ``t[i_p, offset[0, 0] + i_f]``."""
+    """A copy of a tile from a run-time index, as in ``t[i_p, offset[0, 0] + i_f]``."""
     return _copy("nisa.tensor_copy_dynamic_src", src, mask, dtype, engine)
 
 
@@ -122,7 +122,7 @@ def _copy(what: str, src: Any, mask: Any, dtype: Any, engine: Engine) -> Pending
 
 @instruction
 def tensor_copy_dynamic_dst(*, dst: Any, src: Any, mask: Any = None, engine: Engine = Engine.unknown, **_: Any) -> None:
-    """A copy of a tile to a place that the device knows, as in ``t[i_p, offset[0, 0] + i_f]``."""
+    """A copy of a tile to a run-time index, as in ``t[i_p, offset[0, 0] + i_f]``."""
     what = "nisa.tensor_copy_dynamic_dst"
     target, source = require_tile(what, dst, "dst"), require_tile(what, src, "src")
     issue_now(target, lambda made, a: isa.tensor_copy(made, a, engine=engine), (source,), mask)
@@ -165,5 +165,5 @@ def nc_transpose(
 
 
 def builtin_custom_op(*_: Any, **__: Any) -> NoReturn:
-    """Refuse: a library of the device's own code."""
+    """Refuse: it calls a library of device code."""
     raise KernelError("nisa.builtin_custom_op: it runs code of a compiled library on the GpSimd engine's cores")

@@ -94,7 +94,7 @@ def nc_match_replace8(
 def local_gather(
     src_buffer: Any, index: Any, num_elem_per_idx: int = 1, num_valid_indices: int | None = None, *, mask: Any = None
 ) -> Pending:
-    """Elements of each partition that the indices of its GpSimd core name: ``[P, indices, num_elem_per_idx]``."""
+    """The elements of each partition at the indices of its GpSimd core: ``[P, indices, num_elem_per_idx]``."""
     what = "nisa.local_gather"
     data, places = require_tile(what, src_buffer, "src_buffer"), require_tile(what, index, "index")
     if isinstance(mask, Mask):

@@ -130,7 +130,7 @@ def all_reduce(
     asynchronous: bool = False,
     **_: Any,
 ) -> Pending:
-    """``op`` over the instances along axes of the launch grid; a copy if there is one along them.
+    """``op`` over the instances along axes of the launch grid; a copy if there is only one.
 
     KernelError for more: instances run one after the other, so that the results of later ones aren't there yet.
     """

@@ -197,7 +197,7 @@ def logical_not(x: Any, *, dtype: Any = None, mask: Any = None) -> Pending:
 
 
 def invert(x: Any, *, dtype: Any = None, mask: Any = None) -> Pending:
-    """All bits of integers turned; of ``bool`` the other one."""
+    """Integers with all bits inverted; ``bool`` negated."""
     x = require_tile("nl.invert", x)
     if x.format == bool_:
         return logical_not(x, dtype=dtype, mask=mask)

@@ -120,7 +120,7 @@ def copy(src: Any, *, mask: Any = None, dtype: Any = None, **_: Any) -> Pending:
 
 
 def broadcast_to(src: Any, *, shape: Sequence[int], **_: Any) -> Tile:
-    """``src`` in a shape of as many dimensions, those of size 1 repeated: free ones as a view, without an instruction;
+    """``src`` with its dimensions of size 1 repeated: free ones as a view, without an instruction;
     a single partition in each partition of a new tile, by a DMA whose source has a stride of 0."""
     if not isinstance(src, Tile):
         raise KernelError(f"nl.broadcast_to: src is a {type(src).__name__}; it must be a tile")
@@ -154,7 +154,7 @@ def expand_dims(data: Any, axis: int | Sequence[int]) -> Tile:
 
 
 def static_cast(input_data: Any, dtype: Any) -> Any:
-    """A tile in another number format (a copy); an array or a number of the host in another dtype of numpy."""
+    """A copy of a tile in another dtype; an array or a number of the host is cast by numpy."""
     if isinstance(input_data, Tile):
         return copy(input_data, dtype=dtype)
     wanted = named_format(dtype)
@@ -187,7 +187,7 @@ def gather_flattened(data: Any, indices: Any, *, mask: Any = None, dtype: Any = 
 
 
 def atomic_rmw(dst: Any, value: Any, op: Any, *, mask: Any = None, **_: Any) -> None:
-    """``dst[rows] += value`` in HBM, of rows that a tile of indices selects: dma_compute.
+    """``dst[rows] += value`` in HBM, for rows that a tile of indices selects: dma_compute.
 
     A row may be selected once: the DMA reads all rows before it writes them. KernelError when the program runs, if not.
     """

@@ -127,7 +127,7 @@ bfp16 = Constants(float("-inf"))  # the bit pattern 0xff80, as the SDK has it
 
 
 def finfo(dtype: Any) -> Any:
-    """The limits of a number format of floats, as ``numpy.finfo`` has them."""
+    """The limits of a float dtype, as in ``numpy.finfo``."""
     wanted = named_format(dtype)
     if not wanted.is_float or wanted is tfloat32:
         raise KernelError(f"nl.finfo: dtype={wanted}; it must be a format of floats that numpy has")

@@ -32,7 +32,7 @@ def partition_stride(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "start-partition",
-    "an engine starts at partition 0 (up to 128), 64 (up to 64), 32 or 96 (up to 32)",
+    "an engine starts at partition 0 (up to 128 partitions), 64 (up to 64), 32 or 96 (up to 32)",
     "arch guide trn1, Accessing SBUF/PSUM tensors: start_partition",
 )
 def start_partition(instruction: Instruction, target: Target) -> str | None:
@@ -93,7 +93,7 @@ ENGINE_ACCESS = (on_chip, *PATTERN, gpsimd_no_psum)
 
 @rule(
     "psum-bank",
-    "what the tensor engine writes stays in one PSUM bank (trn1, trn2: 2 KiB a partition)",
+    "a result of the tensor engine stays in one PSUM bank (trn1, trn2: 2 KiB a partition)",
     "arch guide trn1, Near-memory accumulation in PSUM; nki.isa nc_matmul, Tile size",
 )
 def psum_bank(instruction: Instruction, target: Target) -> str | None:

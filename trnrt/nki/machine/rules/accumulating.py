@@ -17,7 +17,7 @@ def _reduction(instruction: Instruction) -> Reduction:
 
 @rule(
     "reduce-command",
-    "an accumulating instruction does with its registers what it can do",
+    "an accumulating instruction takes only its own reduce commands",
     "nki.isa tensor_scalar_reduce, tensor_scalar_cumulative, exponential, range_select, select_reduce, activate2",
 )
 def reduce_command(instruction: Instruction, target: Target) -> str | None:
@@ -29,7 +29,7 @@ def reduce_command(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "accumulated-operator",
-    "an accumulating instruction reduces with the operators that it can reduce with",
+    "an accumulating instruction takes only its own reduction operators",
     "nki.isa tensor_scalar_reduce, tensor_scalar_cumulative, range_select, select_reduce, activate2",
 )
 def accumulated_operator(instruction: Instruction, target: Target) -> str | None:
@@ -47,7 +47,7 @@ def accumulated_operator(instruction: Instruction, target: Target) -> str | None
 
 @rule(
     "loaded-value",
-    "load_reduce has the value that it loads, other commands have none",
+    "load_reduce needs a value to load; other commands take none",
     "nki.isa tensor_scalar_reduce and exponential, reduce_init; tensor_scalar_cumulative, imm1",
 )
 def loaded_value(instruction: Instruction, target: Target) -> str | None:
@@ -65,7 +65,7 @@ def loaded_value(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "float32-columns",
-    "tiles that broadcast to an accumulating instruction are float32",
+    "broadcast tiles of an accumulating instruction are float32",
     "nki.isa tensor_scalar_reduce, tensor_scalar_cumulative, exponential, range_select",
 )
 def float32_columns(instruction: Instruction, target: Target) -> str | None:

@@ -66,7 +66,7 @@ def float32_operands(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "one-psum-input",
-    "PSUM delivers one of an instruction's two inputs",
+    "at most one of an instruction's two inputs is in PSUM",
     "nki.isa tensor_tensor, scalar_tensor_tensor, tensor_copy_predicated, tensor_tensor_scan, select_reduce",
 )
 def one_psum_input(instruction: Instruction, target: Target) -> str | None:
@@ -126,7 +126,7 @@ def vector_operator(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "operand-given",
-    "each operator has its operand: a unary one None or 0, a missing one None",
+    "a binary operator has an operand; for a unary one it is None or 0, for a missing one None",
     "nki.isa tensor_scalar, operand0 and op1",
 )
 def operand_given(instruction: Instruction, target: Target) -> str | None:
@@ -142,7 +142,11 @@ def operand_given(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("kept-dtype", "what moves data keeps its dtype", "nki.isa nc_transpose, tensor_copy_predicated, dropout")
+@rule(
+    "kept-dtype",
+    "an instruction that moves data keeps its dtype",
+    "nki.isa nc_transpose, tensor_copy_predicated, dropout",
+)
 def kept_dtype(instruction: Instruction, target: Target) -> str | None:
     dst = instruction["dst"]
     for arg in ("src", "src_buffer", "data"):

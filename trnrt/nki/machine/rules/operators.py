@@ -23,7 +23,7 @@ def operators_of(instruction: Instruction) -> list[tuple[str, object]]:
 
 @rule(
     "arithmetic-operator",
-    "instructions that compute in float32 only take no bitvec operators",
+    "instructions that compute only in float32 take no bitvec operators",
     "nki.isa scalar_tensor_tensor, tensor_scalar_reduce, tensor_scalar_cumulative",
 )
 def arithmetic_operator(instruction: Instruction, target: Target) -> str | None:

@@ -71,7 +71,7 @@ def exponential_dimensions(instruction: Instruction, target: Target) -> str | No
     return check_dimensions(instruction, _EXPONENTIAL_DIMENSIONS, "dst", "src")
 
 
-@rule("activate2-operators", "activate2 has six pairs of op0 and op1", "nki.isa activate2")
+@rule("activate2-operators", "activate2 takes six pairs of op0 and op1", "nki.isa activate2")
 def activate2_operators(instruction: Instruction, target: Target) -> str | None:
     op0, op1 = instruction["op0"], instruction["op1"]
     pair = tuple(op.name if isinstance(op, Operator) else None for op in (op0, op1))
@@ -89,7 +89,7 @@ def activate2_function(instruction: Instruction, target: Target) -> str | None:
     return f"op={op!r} is not an activation function of the scalar engine"
 
 
-@rule("activate2-reverse", "activate2 reverses the operands of an operation that it has", "nki.isa activate2")
+@rule("activate2-reverse", "activate2 can't reverse the operands of nl.bypass", "nki.isa activate2")
 def activate2_reverse(instruction: Instruction, target: Target) -> str | None:
     for reverse, arg in (("reverse0", "op0"), ("reverse1", "op1")):
         if instruction[reverse] and instruction[arg] is OPERATORS["bypass"]:
@@ -97,7 +97,9 @@ def activate2_reverse(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("activate2-immediates", "activate2's immediates have one dtype if both are tiles", "nki.isa activate2")
+@rule(
+    "activate2-immediates", "if both immediates of activate2 are tiles, they have the same dtype", "nki.isa activate2"
+)
 def activate2_immediates(instruction: Instruction, target: Target) -> str | None:
     imm0, imm1 = instruction["imm0"], instruction["imm1"]
     if isinstance(imm0, View) and isinstance(imm1, View) and imm0.dtype != imm1.dtype:

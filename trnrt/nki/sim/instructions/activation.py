@@ -33,7 +33,11 @@ _REDUCE_COMMANDS = (
 )
 
 
-@rule("activation-function", "an activation's op is one of the scalar engine's", "API reference, Activation Functions")
+@rule(
+    "activation-function",
+    "an activation's op is a function of the scalar engine",
+    "API reference, Activation Functions",
+)
 def activation_function(instruction: Instruction, target: Target) -> str | None:
     op = instruction["op"]
     if isinstance(op, Operator) and op.activation:
@@ -53,7 +57,7 @@ def activation_bias_tile(instruction: Instruction, target: Target) -> str | None
 
 activation_bias_dtype = dtype_rule(
     "activation-bias-dtype",
-    "an activation's bias is of any dtype but tfloat32",
+    "an activation's bias may have any dtype but tfloat32",
     "nki.isa activation, Data types",
     bias=[name for name in DTYPES if name != "tfloat32"],
 )
@@ -61,7 +65,7 @@ activation_bias_dtype = dtype_rule(
 
 @rule(
     "activation-reduce",
-    "an activation sums its results, or leaves them",
+    "an activation reduces its results only by addition",
     "nki.isa activation, reduce_op and reduce_cmd",
 )
 def reduced_activation(instruction: Instruction, target: Target) -> str | None:

@@ -23,7 +23,11 @@ _PAIR = (0, 1)
 _GPSIMD_BYTES = {4: 1024, 2: 512, 1: 256}
 
 
-@rule("two-cores", "cores meet where a kernel runs on two, from NeuronCore-v3 on", "nki.isa core_barrier, sendrecv")
+@rule(
+    "two-cores",
+    "barriers and exchanges need a kernel on two cores, from NeuronCore-v3 on",
+    "nki.isa core_barrier, sendrecv",
+)
 def two_cores(instruction: Instruction, target: Target) -> str | None:
     if target.generation < _FIRST_GENERATION:
         return f"{target.name} has no logical core of two; trn2 and trn3 have"
@@ -38,7 +42,7 @@ def barrier_cores(instruction: Instruction, target: Target) -> str | None:
     return None if cores == _PAIR else f"cores={cores}; only (0, 1) can meet"
 
 
-@rule("barrier-data", "a barrier is about data in shared HBM", "nki.isa core_barrier")
+@rule("barrier-data", "a barrier's data is in shared HBM", "nki.isa core_barrier")
 def barrier_data(instruction: Instruction, target: Target) -> str | None:
     return check_memory(instruction, MemoryRegion.shared_hbm, "data")
 
@@ -51,7 +55,9 @@ def exchange_ranks(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("exchange-tiles", "exchanged tiles are in SBUF and alike in shape and dtype", "nki.isa sendrecv, Constraints")
+@rule(
+    "exchange-tiles", "exchanged tiles are in SBUF and have the same shape and dtype", "nki.isa sendrecv, Constraints"
+)
 def exchange_tiles(instruction: Instruction, target: Target) -> str | None:
     dst, src = instruction["dst"], instruction["src"]
     if (dst.shape, dst.dtype) != (src.shape, src.dtype):

@@ -37,7 +37,9 @@ _SCALAR_ENGINE_FORMS = (("multiply", "add"), ("multiply", None), ("add", None))
 
 
 @rule(
-    "tensor-scalar-engine", "engines other than vector do some forms of tensor_scalar", "nki.isa tensor_scalar, engine"
+    "tensor-scalar-engine",
+    "the GpSimd engine, and before trn3 the scalar engine, run only some forms of tensor_scalar",
+    "nki.isa tensor_scalar, engine",
 )
 def tensor_scalar_engine(instruction: Instruction, target: Target) -> str | None:
     op0, op1 = instruction["op0"], instruction["op1"]
@@ -50,7 +52,7 @@ def tensor_scalar_engine(instruction: Instruction, target: Target) -> str | None
     return None
 
 
-@rule("two-input-operator", "two tiles meet in an operator of two inputs", "API reference, Supported Math Operators")
+@rule("two-input-operator", "an operator on two tiles takes two inputs", "API reference, Supported Math Operators")
 def two_input_operator(instruction: Instruction, target: Target) -> str | None:
     arg = "op" if "op" in instruction.args else "op1"
     op = instruction[arg]

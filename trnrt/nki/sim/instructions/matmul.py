@@ -46,7 +46,7 @@ def columns(instruction: Instruction, arg: str) -> int:
 
 @rule(
     "matmul-tile",
-    "the array is cut in halves, or quarters (not on trn1), and a tile starts at a multiple of its size",
+    "the array is cut into halves or (not on trn1) quarters, and a tile starts at a multiple of its size",
     "nki.isa nc_matmul, Tiling mode",
 )
 def matmul_tile(instruction: Instruction, target: Target) -> str | None:
@@ -76,7 +76,7 @@ def matmul_tile_fits(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "matmul-double-row",
-    "double rows are of two float8 elements, on trn2 and newer, without column tiles and transposes",
+    "double_row needs trn2 or later, float8 operands of shape (P, 2, ...), all 128 columns and no transpose",
     "nki.isa nc_matmul, Performance mode, Layout; arch guide trn2, Double FP8 Matmul Performance",
 )
 def matmul_double_row(instruction: Instruction, target: Target) -> str | None:
@@ -108,7 +108,7 @@ def transpose_accumulate(instruction: Instruction, target: Target) -> str | None
 
 @rule(
     "matmul-transpose-dtype",
-    "a transpose by matmul keeps the dtype of stationary, of 2 or 4 bytes",
+    "a transpose by matmul keeps the dtype of stationary, which has 2 or 4 bytes",
     "arch guide trn2, Built-in Transpose Support",
 )
 def transpose_dtype(instruction: Instruction, target: Target) -> str | None:
@@ -129,7 +129,7 @@ def matmul_memory(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("matmul-contraction", "stationary and moving share their partitions", "nki.isa nc_matmul, Layout")
+@rule("matmul-contraction", "stationary and moving have the same number of partitions", "nki.isa nc_matmul, Layout")
 def matmul_contraction(instruction: Instruction, target: Target) -> str | None:
     stationary, moving = instruction["stationary"], instruction["moving"]
     if stationary.partitions != moving.partitions:
@@ -158,7 +158,11 @@ def matmul_moving(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("matmul-result", "dst is the stationary's columns by the moving's", "nki.isa nc_matmul, Layout")
+@rule(
+    "matmul-result",
+    "dst has a row for each column of stationary, and the columns of moving",
+    "nki.isa nc_matmul, Layout",
+)
 def matmul_result(instruction: Instruction, target: Target) -> str | None:
     dst = instruction["dst"]
     wanted = (columns(instruction, "stationary"), columns(instruction, "moving"))
@@ -178,7 +182,7 @@ def matmul_dtypes(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "matmul-mixed-dtypes",
-    "32-bit operands go with 32-bit ones only, float8_e4m3 not with float8_e4m3fn",
+    "32-bit operands don't mix with others, nor float8_e4m3 with float8_e4m3fn",
     "nki.isa nc_matmul, Data types",
 )
 def matmul_mixed_dtypes(instruction: Instruction, target: Target) -> str | None:
@@ -200,7 +204,7 @@ def matmul_result_dtype(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "psum-accumulate",
-    "a matmul accumulates on what a matmul wrote (trn3: or another instruction)",
+    "a matmul adds to the result of a matmul (trn3: or of another instruction)",
     "nki.isa nc_matmul, Accumulation mode",
 )
 def psum_accumulate(instruction: Instruction, target: Target) -> str | None:

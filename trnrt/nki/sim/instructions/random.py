@@ -41,7 +41,11 @@ _INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 _FLOATS = ("float8_e4m3", "float8_e5m2", "float16", "bfloat16", "float32", "tfloat32")
 
 
-@rule("rng-engine", "random bits come from the vector engine, from NeuronCore-v3 on from gpsimd too", "nki.isa rng")
+@rule(
+    "rng-engine",
+    "random bits come from the vector engine; from NeuronCore-v3 on, also from the GpSimd engine",
+    "nki.isa rng",
+)
 def rng_engine(instruction: Instruction, target: Target) -> str | None:
     if instruction.engine is Engine.gpsimd and target.generation < 3:
         return f"engine={instruction.engine!r}; on {target.name} it must be vector"
@@ -53,7 +57,7 @@ rng_dtype = dtype_rule("rng-dtype", "random bits are integers", "nki.isa rng, Da
 
 @rule(
     "dropout-prob-dtype",
-    "a tile of probabilities is of floats, of float32 where the data is of integers",
+    "a tile of probabilities has a float dtype; float32 if the data has integers",
     "nki.isa dropout",
 )
 def dropout_prob_dtype(instruction: Instruction, target: Target) -> str | None:
@@ -75,7 +79,7 @@ def seed_shape(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "rand-state-engine",
-    "generators' states are gpsimd's from NeuronCore-v3 on, the vector engine's from NeuronCore-v4 on",
+    "the GpSimd engine has generator states from NeuronCore-v3 on, the vector engine from NeuronCore-v4 on",
     "nki.isa rand_set_state, rand_get_state",
 )
 def state_engine(instruction: Instruction, target: Target) -> str | None:
@@ -86,7 +90,9 @@ def state_engine(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("rand-state-shape", "a state is 6 uint32 a partition, 24 for the vector engine", "nki.isa rand_set_state")
+@rule(
+    "rand-state-shape", "a generator state has 6 uint32 a partition, 24 on the vector engine", "nki.isa rand_set_state"
+)
 def state_shape(instruction: Instruction, target: Target) -> str | None:
     arg, state = instruction.operands[0]
     wanted = WORDS * GENERATORS[instruction.engine]
@@ -97,7 +103,7 @@ def state_shape(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "rand-state-memory",
-    "states are read from SBUF, and written to PSUM from NeuronCore-v4 on only",
+    "a generator state is set from SBUF, and stored in PSUM only from NeuronCore-v4 on",
     "nki.isa rand_set_state, rand_get_state, Memory types",
 )
 def state_memory(instruction: Instruction, target: Target) -> str | None:
@@ -121,7 +127,7 @@ rand2_dtype = dtype_rule(
 )
 
 
-@rule("rand2-bounds", "rand2's bounds are float32, min the smaller", "nki.isa rand2, Constraints")
+@rule("rand2-bounds", "rand2's bounds are float32, and min is less than max", "nki.isa rand2, Constraints")
 def rand2_bounds(instruction: Instruction, target: Target) -> str | None:
     low, high = instruction["min"], instruction["max"]
     for arg, bound in (("min", low), ("max", high)):

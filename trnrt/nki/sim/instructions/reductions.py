@@ -29,7 +29,7 @@ _STATISTICS, _TUPLE, _AGGREGATED = 6, 3, 2
 _PARTITION_REDUCTIONS = ("add", "average", "maximum", "bitwise_or", "bitwise_and")
 
 
-@rule("reduce-operator", "a reduction's operator is one that reduces", "API reference, Legal Reduction op")
+@rule("reduce-operator", "a reduction takes only reduction operators", "API reference, Legal Reduction op")
 def reduce_operator(instruction: Instruction, target: Target) -> str | None:
     op = instruction["op"]
     if isinstance(op, Operator) and op.reduces:
@@ -47,7 +47,9 @@ def trailing_axes(instruction: Instruction, target: Target) -> str | None:
     return f"axis={axes} of data of {data.ndim} dimensions; only its last free axes can be reduced"
 
 
-@rule("reduced-size", "a reduction's destination has the size of its results", "nki.isa tensor_reduce, Tile size")
+@rule(
+    "reduced-size", "a reduction's destination has as many elements as its result", "nki.isa tensor_reduce, Tile size"
+)
 def reduced_size(instruction: Instruction, target: Target) -> str | None:
     data, dst = instruction["data"], instruction["dst"]
     left = prod(data.shape[1 : data.ndim - len(instruction["axis"])])
@@ -177,7 +179,7 @@ def aggregated_size(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "partition-reduce-operator",
-    "tensor_partition_reduce adds, averages, finds the maximum, or does bitwise or and and",
+    "tensor_partition_reduce takes add, average, maximum, bitwise_or and bitwise_and",
     "nki.isa tensor_partition_reduce, op",
 )
 def partition_reduce_operator(instruction: Instruction, target: Target) -> str | None:
@@ -189,7 +191,7 @@ def partition_reduce_operator(instruction: Instruction, target: Target) -> str |
 
 @rule(
     "partition-reduce-size",
-    "tensor_partition_reduce leaves one partition with the elements of each",
+    "tensor_partition_reduce writes one partition, with as many elements as each partition of data",
     "nki.isa tensor_partition_reduce; its examples (SDK 2.26)",
 )
 def partition_reduce_size(instruction: Instruction, target: Target) -> str | None:
@@ -204,7 +206,7 @@ def partition_reduce_size(instruction: Instruction, target: Target) -> str | Non
 
 @rule(
     "sequence-shape",
-    "sequence_bounds reads one partition and writes two values an element",
+    "sequence_bounds reads one partition, and writes two values for each element",
     "nki.isa sequence_bounds",
 )
 def sequence_shape(instruction: Instruction, target: Target) -> str | None:

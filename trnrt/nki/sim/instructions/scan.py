@@ -22,7 +22,7 @@ __all__ = ["tensor_tensor_scan"]
 
 @rule(
     "scan-operators",
-    "a scan's operators are arithmetic ones of two inputs",
+    "a scan's operators are arithmetic and take two inputs",
     "nki.isa tensor_tensor_scan, op0 and op1",
 )
 def scan_operators(instruction: Instruction, target: Target) -> str | None:

@@ -96,13 +96,16 @@ selecting_dtype = dtype_rule(
 
 
 reduced_dtype = dtype_rule(
-    "reduced-dtype", "select_reduce's reduction is a float", "nki.isa select_reduce, reduce_res", reduce_res=FLOATS
+    "reduced-dtype",
+    "select_reduce's reduce_res has a float dtype",
+    "nki.isa select_reduce, reduce_res",
+    reduce_res=FLOATS,
 )
 
 
 @rule(
     "pattern-form",
-    "a pattern is a list of up to 4 [step, num], with integers, num at least 1",
+    "a pattern is a list of up to 4 pairs [step, num] of integers; num is at least 1",
     "nki.isa iota, affine_select, pattern",
 )
 def pattern_form(instruction: Instruction, target: Target) -> str | None:
@@ -117,7 +120,7 @@ def pattern_form(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("pattern-size", "a pattern has as many values as the destination a partition", "nki.isa iota, affine_select")
+@rule("pattern-size", "a pattern has as many values as a partition of the destination", "nki.isa iota, affine_select")
 def pattern_size(instruction: Instruction, target: Target) -> str | None:
     count, dst = prod(num for _, num in instruction["pattern"]), instruction["dst"]
     if count == dst.free_size:
@@ -127,7 +130,7 @@ def pattern_size(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "pattern-integers",
-    "a pattern's channel_multiplier is an int32, its offset one or a register",
+    "a pattern's channel_multiplier is an int32; its offset is an int32 or a register",
     "nki.isa iota, affine_select, offset and channel_multiplier",
 )
 def pattern_integers(instruction: Instruction, target: Target) -> str | None:
@@ -305,7 +308,7 @@ def _misfit(least: int, most: int, dst: View) -> str | None:
     )
 
 
-@rule("iota-fit", "an integer destination holds iota's values", "nki.isa iota, dst: no overflow is documented")
+@rule("iota-fit", "iota's values fit an integer destination", "nki.isa iota, dst: no overflow is documented")
 def iota_fit(instruction: Instruction, target: Target) -> str | None:
     dst, offset = instruction["dst"], instruction["offset"]
     if dst.dtype.is_float or isinstance(offset, Register):

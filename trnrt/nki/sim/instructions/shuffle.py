@@ -48,7 +48,7 @@ def partition_pairs(instruction: Instruction) -> list[tuple[int, int]]:
 
 @rule(
     "shuffle-mask",
-    "a shuffle's mask is 32 numbers: a partition of the quadrant, or 255 to leave one as it is",
+    "a shuffle's mask has 32 numbers: a partition of the quadrant, or 255 to keep the partition of dst",
     "nki.isa nc_stream_shuffle",
 )
 def shuffle_mask(instruction: Instruction, target: Target) -> str | None:
@@ -65,7 +65,7 @@ def shuffle_mask(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "shuffle-start-partition",
-    "a shuffle starts at partition 0, on up to 64 partitions at 0 or 64, on up to 32 at 0, 32, 64 or 96",
+    "a shuffle starts at partition 0; with up to 64 partitions also at 64, with up to 32 also at 32 or 96",
     "nki.isa nc_stream_shuffle, constraint 3",
 )
 def shuffle_start_partition(instruction: Instruction, target: Target) -> str | None:
@@ -79,7 +79,7 @@ def shuffle_start_partition(instruction: Instruction, target: Target) -> str | N
     return None
 
 
-@rule("shuffle-source", "a shuffle reads partitions of src", "nki.isa nc_stream_shuffle")
+@rule("shuffle-source", "a shuffle's mask names only partitions that src has", "nki.isa nc_stream_shuffle")
 def shuffle_source(instruction: Instruction, target: Target) -> str | None:
     src = instruction["src"]
     if src.partitions >= active_partitions(instruction):
@@ -92,7 +92,7 @@ def shuffle_source(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "gpsimd-cores",
-    "a GpSimd core works on 16 partitions: their number is a multiple of it",
+    "a GpSimd core works on 16 partitions, so a tile spans a multiple of 16",
     "nki.isa local_gather, tile size 1; topk, Constraints",
 )
 def gpsimd_cores(instruction: Instruction, target: Target) -> str | None:
@@ -111,7 +111,11 @@ gather_index_dtype = dtype_rule(
 )
 
 
-@rule("gather-elements", "1, 2, 4, 8, 16 or 32 elements an index", "nki.isa local_gather, tile size 2")
+@rule(
+    "gather-elements",
+    "local_gather copies 1, 2, 4, 8, 16 or 32 elements for each index",
+    "nki.isa local_gather, tile size 2",
+)
 def gather_elements(instruction: Instruction, target: Target) -> str | None:
     count = instruction["num_elem_per_idx"]
     if count in _ELEMENTS_PER_INDEX:
@@ -120,7 +124,9 @@ def gather_elements(instruction: Instruction, target: Target) -> str | None:
 
 
 @rule(
-    "gather-indices", "at most 4096 indices a core, and no more than it is given", "nki.isa local_gather, tile size 3"
+    "gather-indices",
+    "a GpSimd core takes at most 4096 indices, and no more than its partitions of index hold",
+    "nki.isa local_gather, tile size 3",
 )
 def gather_indices(instruction: Instruction, target: Target) -> str | None:
     count, given = instruction["num_valid_indices"], instruction["index"].free_size * CORE
@@ -159,7 +165,7 @@ topk_dtypes = dtype_rule(
 
 @rule(
     "topk-size",
-    "topk takes 8 to 65,535 elements of 16 partitions and gives at most 32,767 of them, to tiles of one size",
+    "topk reads 8 to 65,535 elements from 16 partitions, and writes at most 32,767 to two tiles of equal size",
     "nki.isa topk, Constraints",
 )
 def topk_size(instruction: Instruction, target: Target) -> str | None:

@@ -72,7 +72,11 @@ def dma_size(instruction: Instruction, target: Target) -> str | None:
     return None
 
 
-@rule("dma-hardware-dtype", "a DMA with hardware descriptors does not convert", "shared/NKI_HINTS.md, Operand types")
+@rule(
+    "dma-hardware-dtype",
+    "a DMA with hardware descriptors keeps the dtype",
+    "migration guide, nisa.dma_copy: dge_mode type matching",
+)
 def dma_hardware_dtype(instruction: Instruction, target: Target) -> str | None:
     dst, src = instruction["dst"], instruction["src"]
     if instruction["dge_mode"] is modes.dge_mode.hwdge and dst.dtype != src.dtype:
@@ -101,7 +105,9 @@ transpose_target = generation_rule(
 )
 
 
-@rule("dma-transpose-axes", "a DMA transpose is (1, 0), (2, 1, 0) or (3, 1, 2, 0)", "nki.isa dma_transpose, axes")
+@rule(
+    "dma-transpose-axes", "a DMA transpose's axes are (1, 0), (2, 1, 0) or (3, 1, 2, 0)", "nki.isa dma_transpose, axes"
+)
 def transpose_axes(instruction: Instruction, target: Target) -> str | None:
     ndim, axes = instruction["src"].ndim, instruction["axes"]
     wanted = TRANSPOSE_AXES.get(ndim)
@@ -110,7 +116,11 @@ def transpose_axes(instruction: Instruction, target: Target) -> str | None:
     return None if axes in (None, wanted) else f"axes={axes} of {ndim} dimensions; it must be {wanted}"
 
 
-@rule("dma-transpose-shape", "dst has the transposed shape, of as many dimensions", "migration guide, dma_transpose")
+@rule(
+    "dma-transpose-shape",
+    "dst has the transposed shape of src, with as many dimensions",
+    "migration guide, dma_transpose",
+)
 def transpose_shape(instruction: Instruction, target: Target) -> str | None:
     src, dst = instruction["src"], instruction["dst"]
     wanted = tuple(src.shape[axis] for axis in TRANSPOSE_AXES[src.ndim])
@@ -139,7 +149,7 @@ def transpose_descriptors(instruction: Instruction, target: Target) -> str | Non
 
 @rule(
     "dma-transpose-hardware",
-    "with hardware descriptors a transpose takes few rows of at most 128 elements of 2 bytes",
+    "with hardware descriptors a transpose takes 1, 2, 4, 8 or 16 rows (2-D: 16) of up to 128 2-byte elements",
     "nki.isa dma_transpose, Direct Transpose",
 )
 def transpose_hardware(instruction: Instruction, target: Target) -> str | None:
@@ -160,8 +170,8 @@ def transpose_hardware(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "dma-transpose-indirect",
-    "an indirect transpose takes rows of at most 128 elements of 2 bytes from HBM, a multiple of 16 of them, and their "
-    "uint32 indices from 16 to 128 partitions",
+    "an indirect transpose reads a multiple of 16 rows from HBM, each of at most 128 elements of 2 bytes; their uint32 "
+    "indices span a multiple of 16 partitions",
     "nki.isa dma_transpose, Indirect Transpose",
 )
 def transpose_indirect(instruction: Instruction, target: Target) -> str | None:
@@ -187,7 +197,7 @@ def _selects_rows(view: View) -> bool:
     return view.dynamic is not None and view.dynamic.vector is not None
 
 
-@rule("oob-skip", "indices are skipped where a view has some", "nki.isa dma_transpose, dma_compute, oob_mode")
+@rule("oob-skip", "oob_mode.skip needs a view with run-time indices", "nki.isa dma_transpose, dma_compute, oob_mode")
 def oob_skip(instruction: Instruction, target: Target) -> str | None:
     if instruction["oob_mode"] is modes.oob_mode.skip and all(view.dynamic is None for _, view in instruction.operands):
         return f"oob_mode={modes.oob_mode.skip!r} of direct views; it concerns indirect ones"
@@ -234,7 +244,7 @@ def compute_unique(instruction: Instruction, target: Target) -> str | None:
 
 @rule(
     "dma-compute-indirect",
-    "with indices a DMA adds two tensors: dst, and rows of HBM to dst in SBUF, or a tile of SBUF to rows of dst in HBM",
+    "with indices, srcs has dst and one tensor to add to it: HBM rows to a dst in SBUF, or an SBUF tile to rows of dst",
     "nki.isa dma_compute, Read-Modify-Write",
 )
 def compute_indirect(instruction: Instruction, target: Target) -> str | None:

@@ -136,7 +136,7 @@ def rsqrt(x: NkiTensor, dtype: object = None) -> NkiTensor:
 
 
 def invert(x: NkiTensor, dtype: object = None) -> NkiTensor:
-    """All bits of integers turned: a tensor_scalar with the bitvec operator."""
+    """Integers with all bits inverted: a tensor_scalar with the bitvec operator."""
     dst = result_tile("invert", x, dtype)
     isa.tensor_scalar(dst, x, OPERATORS["invert"], 0)
     return dst
