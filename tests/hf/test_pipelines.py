@@ -46,9 +46,9 @@ def compare(task: str, folder: Path, *given: Any, **options: Any) -> Any:
     expected = transformers.pipeline(task, model=str(folder), device="cpu")(*given, **options)
     ours, theirs = list(leaves(answer)), list(leaves(expected))
     assert [one for one in ours if not is_number(one)] == [one for one in theirs if not is_number(one)]
-    numbers = [[one for one in side if is_number(one)] for side in (ours, theirs)]
-    assert numbers[0]
-    np.testing.assert_allclose(*numbers, rtol=1e-5, atol=1e-5)
+    actual, desired = ([one for one in side if is_number(one)] for side in (ours, theirs))
+    assert actual
+    np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-5)
     return answer
 
 
