@@ -91,8 +91,8 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     if name in _REFUSED:
         return import_module("trnrt.ort.refused").refused_name(name)
-    if name == "capi":
-        return import_module("trnrt.capi")
+    if name in ("capi", "hf"):
+        return import_module(f"trnrt.{name}")
     raise AttributeError(f"module 'trnrt' has no attribute {name!r}")
 
 

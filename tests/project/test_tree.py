@@ -119,6 +119,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "trnrt.interfaces": ("trnrt.errors", "trnrt.session"),
     "trnrt.capi": ("trnrt.errors", "trnrt.ort"),
+    "trnrt.hf": ("trnrt.cache", "trnrt.errors", "trnrt.session", "trnrt.text"),
     "trnrt.ort": (
         "trnrt.errors",
         "trnrt.importer",

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import trnrt
-from trnrt import errors, samples
+from trnrt import errors, hf, samples
 from trnrt.running.results import RunResult
 from trnrt.validate.outputs import validate
 
@@ -23,6 +23,7 @@ tests of kernels in [Testing kernels](testing-kernels.md). Arrays are numpy's.
 CLASSES = (trnrt.InferenceSession, RunResult, trnrt.NodeArg, trnrt.Choices)
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "trnrt.validate": validate,
+    "trnrt.hf.pipeline": hf.pipeline,
     "trnrt.samples.find_sample": samples.find_sample,
 }
 

@@ -24,6 +24,7 @@ QUICK = frozenset(
         "conformance/test_isa_transfer.py",
         "conformance/test_nl_math.py",
         "conformance/test_nl_movement.py",
+        "hf/test_pipeline_parts.py",
         "importer/test_importer.py",
         "importer/test_importer_dequantising.py",
         "importer/test_importer_errors.py",

@@ -7,6 +7,7 @@
     models/...           models' inputs and outputs: see ``trnrt.cache.declared``
     kernels/...          kernel modules, by content
     neuron/...           the output of AWS's compiler: see ``trnrt.neuron.artefacts``
+    exports/...          models that optimum exported: see ``trnrt.hf.exporting``
     usage                bytes written since the files were last counted, a number a line
 
 Every file is written beside its place and renamed: readers see all of it or none, even if a writer is killed. Digests
@@ -36,6 +37,7 @@ Times = tuple[float, float, float]
 
 SCHEMA_VERSION = 1
 COMPILED = "neuron"
+EXPORTS = "exports"
 USAGE = "usage"
 _COUNTED = "counted "
 # Then the files are counted again: others, such as compiled kernels, are not noted as they are written.
@@ -185,8 +187,12 @@ class Entries:
 
     @property
     def _folders(self) -> tuple[Path, ...]:
-        beside = (self.directory / "kernels", self.directory / COMPILED)
-        return self._plans, self._arrays, self._times, self._models, *beside
+        return self._plans, self._arrays, self._times, *self._shared_folders
+
+    @property
+    def _shared_folders(self) -> tuple[Path, ...]:
+        """Folders whose files are evicted by their own last use."""
+        return self._models, *(self.directory / name for name in ("kernels", COMPILED, EXPORTS))
 
     def shrink(self) -> None:
         """Evict the least recently used entries, with arrays that no other entry names, until the limit is met."""
@@ -203,8 +209,7 @@ class Entries:
             for digest in digests.difference(*named.values()):
                 excess -= _remove(self._arrays / f"{digest}.npy")
             excess -= _remove(self._times / entry.path.name)
-            beside = (self._models, self.directory / "kernels", self.directory / COMPILED)
-            for path in (path for folder in beside for path in _files(folder)):
+            for path in (path for folder in self._shared_folders for path in _files(folder)):
                 if _modified_time(path) <= entry.used:
                     excess -= _remove(path)
 
@@ -310,9 +315,9 @@ def _named_arrays(path: Path) -> list[str]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a folder; below ``COMPILED`` a compiler's folders, too."""
+    """The files of a folder; below ``COMPILED`` and ``EXPORTS`` a compiler's or exporter's folders, too."""
     try:
-        return [path for path in folder.iterdir() if path.is_file() or folder.name == COMPILED]
+        return [path for path in folder.iterdir() if path.is_file() or folder.name in (COMPILED, EXPORTS)]
     except OSError:
         return []
 
