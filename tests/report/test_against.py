@@ -13,20 +13,12 @@ from timelines import matmul_program
 
 from trnrt.errors import OptionError
 from trnrt.nki.profiling import profile_programs
-from trnrt.report.against import (
-    LineChange,
-    Run,
-    RunLine,
-    compare_runs,
-    difference_parts,
-    pair_lines,
-    pair_runs,
-    run_of,
-)
+from trnrt.report.against import LineChange, compare_runs, difference_parts, pair_lines, pair_runs
 from trnrt.report.console import render
 from trnrt.report.page import report_html
 from trnrt.report.page.columns import report_data
 from trnrt.report.page.reading import run_of_page
+from trnrt.report.runs import Run, RunLine, run_of
 
 
 def lines(*code: str, file: str = "k.py", first: int = 1) -> list[RunLine]:
