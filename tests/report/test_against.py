@@ -15,18 +15,18 @@ from trnrt.errors import OptionError
 from trnrt.nki.profiling import profile_programs
 from trnrt.report.against import (
     LineChange,
-    Run,
-    RunLine,
+    StepChange,
     compare_runs,
     difference_parts,
     pair_lines,
     pair_runs,
-    run_of,
+    pair_steps,
 )
 from trnrt.report.console import render
 from trnrt.report.page import report_html
 from trnrt.report.page.columns import report_data
 from trnrt.report.page.reading import run_of_page
+from trnrt.report.runs import Run, RunLine, RunStep, run_of
 
 
 def lines(*code: str, file: str = "k.py", first: int = 1) -> list[RunLine]:
@@ -161,3 +161,40 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path, content: str) -> No
         run_of_page(path)
     with pytest.raises(OptionError, match="no such file"):
         run_of_page(tmp_path / "missing.html")
+
+
+# ---- models
+
+
+def steps(*rows: tuple[str, tuple[str, ...], float]) -> tuple[RunStep, ...]:
+    return tuple(RunStep(number, *row) for number, row in enumerate(rows))
+
+
+def names(found: list[StepChange]) -> list[tuple[list[str], list[str]]]:
+    return [([step.name for step in row.before], [step.name for step in row.after]) for row in found]
+
+
+def test_steps_are_matched_by_their_nodes_else_their_names() -> None:
+    before = steps(("a", ("conv", "relu"), 3.0), ("b", ("gone",), 1.0), ("same", ("x",), 2.0), ("rest", (), 1.0))
+    after = steps(("rest", (), 2.0), ("conv", ("conv",), 1.0), ("relu", ("relu",), 1.5), ("same", ("y",), 1.0))
+    found = pair_steps(before, after)
+    assert names(found) == [(["rest"], ["rest"]), (["a"], ["conv", "relu"]), (["same"], ["same"]), (["b"], [])]
+    assert (found[1].change.before_us, found[1].change.after_us) == (3.0, 2.5)
+    assert (found[3].change.before_us, found[3].change.after_us) == (1.0, None)
+
+
+def test_steps_in_a_chain_of_common_nodes_are_one_row() -> None:
+    before = steps(("a", ("1", "2"), 1.0), ("b", ("3", "4"), 1.0))
+    after = steps(("c", ("1",), 1.0), ("d", ("2", "3"), 1.0), ("e", ("4",), 1.0))
+    assert names(pair_steps(before, after)) == [(["a", "b"], ["c", "d", "e"])]
+
+
+def test_other_settings_are_said_and_rows_compared() -> None:
+    one = a_run("m", 10.0, lines=(), steps=steps(("a", ("n",), 4.0)), settings={"dtype": "float32", "batch": 1})
+    two = replace(one, benchmark_us=20.0, steps=steps(("b", ("k",), 9.0)), settings={"dtype": "float32", "batch": 4})
+    found = compare_runs(one, two)
+    assert found.per_row is not None and (found.per_row.before_us, found.per_row.after_us) == (10.0, 5.0)
+    text = render(difference_parts([found]))
+    assert "Not the same: batch 1 before, 4 now." in text and "No step has the nodes or the name of one before" in text
+    assert compare_runs(one, one).remarks == [] and compare_runs(one, one).per_row is None
+    assert "No step's part of the critical path changed." in render(difference_parts([compare_runs(one, one)]))

@@ -30,6 +30,7 @@ from trnrt.commands.options import (
     InputFiles,
     LabelledFile,
     LncFlag,
+    ModelAgainstFlag,
     ModelFile,
     ModelToCut,
     MoreOutputs,
@@ -190,6 +191,7 @@ def profile_command(
     overrides: Overrides,
     views: Views,
     reporting: Reporting,
+    against: ModelAgainstFlag = None,
     batch: PlanBatchFlag = None,
     backend: ProfileBackendFlag = Backend.SIMULATOR,
     lnc: LncFlag = None,
@@ -207,7 +209,7 @@ def profile_command(
         lnc, compiled=compiled, debug_info=True, route=route, allow_unsupported=allow_unsupported_device
     )
     options = SessionOptions(planning, overrides, backend, effort, device=device)
-    if not profile(model, options, batch, views, reporting, device_profile):
+    if not profile(model, options, batch, views, reporting, device_profile, against):
         raise Exit(1)
 
 

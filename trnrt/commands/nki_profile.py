@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt import __version__
+from trnrt.commands.against import add_differences, differences_text, read_runs
 from trnrt.commands.options import Reporting
-from trnrt.commands.profiling import Files, compare, numbered_path, page_text, prepare, warn
+from trnrt.commands.profiling import Files, compare, page_text, prepare, warn
 from trnrt.commands.views import Tracing, Views
 from trnrt.errors import OptionError
-from trnrt.report.console import complain, note, render, say
+from trnrt.report.console import complain, note, say
 from trnrt.text import count_text, names_text, quote
 
 if TYPE_CHECKING:
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from trnrt.nki.machine.program import Program
     from trnrt.nki.profiling import Profile
     from trnrt.nki.sim.subset_source import Finding
-    from trnrt.report.against import Difference, Run
+    from trnrt.report.against import Difference
     from trnrt.report.comparing import Baseline
     from trnrt.report.documents import Document
+    from trnrt.report.runs import Run
 
 
 def profile_script(
@@ -53,20 +55,11 @@ def profile_script(
 
         say(as_text(document))
     elif named:
-        say(page_text(named, comparisons, baseline) + _differences_text(differences))
+        say(page_text(named, comparisons, baseline) + differences_text(differences))
     warn([predicted for _, predicted in profiles])
     _tell(report, {text for _, predicted in profiles for text in predicted.notes})
     files.close()
     return not report.failures and not any(comparison.regressed for comparison in comparisons)
-
-
-def _differences_text(differences: Sequence[Difference]) -> str:
-    """The differences from another run as text; "" without one."""
-    if not differences:
-        return ""
-    from trnrt.report.against import difference_parts
-
-    return render(["", *difference_parts(differences)])
 
 
 def _compare_runs(
@@ -75,9 +68,10 @@ def _compare_runs(
     """Each call's difference from the other run, which is added to ``document``; none without ``--against``."""
     if against is None or not named:
         return []
-    from trnrt.report.against import pair_runs, run_of
+    from trnrt.report.against import pair_runs
+    from trnrt.report.runs import run_of
 
-    before = _other_runs(against, tracing, [profile for _, profile in named])
+    before = read_runs(against, "calls", len(named)) or _other_calls(against, tracing)
     after = [run_of(name, str(script), call) for (name, _), call in zip(named, document["calls"], strict=True)]
     found = pair_runs(before, after)
     if found is None:
@@ -86,22 +80,15 @@ def _compare_runs(
             f"these are {names_text(name for name, _ in named)}",
             hint="name the same calls, or as many, with --call",
         )
-    document["against"] = [difference.document for difference in found]
-    return found
+    return add_differences(document, found)
 
 
-def _other_runs(against: Path, tracing: Tracing, profiles: Sequence[Profile]) -> list[Run]:
-    """The runs of ``--against``: a script's, those of reports (numbered, for several calls), or a document's."""
-    from trnrt.report.against import runs_of_document
-    from trnrt.report.comparing import call_name, read_baseline
+def _other_calls(against: Path, tracing: Tracing) -> list[Run]:
+    """The runs of another script's calls."""
+    from trnrt.report.comparing import call_name
     from trnrt.report.documents import nki_profile_document
+    from trnrt.report.page.reading import run_of_profile
 
-    if against.suffix == ".json":
-        return runs_of_document(str(against), read_baseline(against, 0.0, "calls").document)
-    from trnrt.report.page.reading import run_of_page, run_of_profile
-
-    if against.suffix in (".html", ".htm"):
-        return [run_of_page(numbered_path(against, number, profiles)) for number in range(1, len(profiles) + 1)]
     report, others = _profile_calls(against, tracing)
     if not others:
         raise OptionError(

@@ -224,15 +224,15 @@ TimingFlag = Annotated[
         callback=check_timing,
     ),
 ]
-AgainstFlag = Annotated[
-    Path | None,
-    option(
-        "--against",
-        metavar="FILE",
-        panel="Comparison",
-        help="Compare with another run: an earlier --html report, a script, or a --json-out file (no timeline).",
-    ),
-]
+
+
+def _against_flag(other: str) -> Any:
+    text = f"Compare with another run: an earlier --html report, {other}, or a --json-out file (no timeline)."
+    return option("--against", metavar="FILE", panel="Comparison", help=text)
+
+
+AgainstFlag = Annotated[Path | None, _against_flag("a script")]
+ModelAgainstFlag = Annotated[Path | None, _against_flag("an ONNX file")]
 ReportFiles = Annotated[list[Path], argument(metavar="REPORT...", help="Files of `trnrt doctor --self-test`.")]
 OverlayFile = Annotated[
     Path | None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt import __version__
+from trnrt.commands.against import compare_models, differences_text, read_model, runs_of_model
 from trnrt.commands.inspect import rows_to_plan
 from trnrt.commands.measuring import attribute_captured, measure_parts, measured_document, measured_text
 from trnrt.commands.opening import open_session
@@ -37,8 +38,12 @@ def profile(
     views: Views,
     reporting: Reporting,
     device_profile: Path | None = None,
+    against: Path | None = None,
 ) -> bool:
-    """Predict the model's latency, print it, and return whether it is within the baseline's limit."""
+    """Predict the model's latency, print it, and return whether it is within the baseline's limit.
+
+    ``against``: another run to compare it with.
+    """
     baseline = prepare(views, reporting, "model")
     session = open_session(model, options)
     rows = rows_to_plan(session, batch)
@@ -46,11 +51,13 @@ def profile(
         shown_rows = rows if session.model.batch is not None else None
         same = {"model": session.name, "target": session.target, "dtype": session.dtype, "batch": shown_rows}
         baseline.check_same(**same)
+    drawn = views.html is not None
+    before = read_model(against, options, rows, drawn=drawn)
     with working("planning"):
         partition = session.partition(rows)
     with working("trying other plans"):
         tried = try_others(session, partition, model, options, rows)
-    profiles, document, notes = _profile_parts(partition, tried)
+    profiles, document, notes = profile_parts(partition, tried)
     captured = attribute_captured(device_profile, partition, profiles)
     if captured is not None:
         document["device_profile"] = attribution_document(captured)
@@ -58,10 +65,14 @@ def profile(
     if measured:
         document["measured_us"] = measured_document(measured)
     comparisons = compare(baseline, document)
+    whole, differences = compare_models(
+        before, lambda: runs_of_model(str(model), partition, profiles, document, drawn=False), document, drawn=drawn
+    )
     files = Files()
     files.write_document(reporting, document)
-    files.write_views(views, profiles, "part", plans=partition.plans, tried=tried)
+    files.write_views(views, profiles, "part", differences, plans=partition.plans, tried=tried)
     page = _overview(partition, document) + page_text(profiles, comparisons, baseline, tried)
+    page += differences_text(whole)
     if measured:
         predicted = {plan.name: found.benchmark for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
         page += measured_text(measured, predicted)
@@ -83,7 +94,7 @@ def _measure_device(session: InferenceSession, partition: Partition, options: Se
     )
 
 
-def _profile_parts(
+def profile_parts(
     partition: Partition, tried: Sequence[Tried]
 ) -> tuple[list[tuple[str, Profile]], Document, list[str]]:
     """The profile of each part on the device with its name, the document of all, and notes.

@@ -126,31 +126,36 @@ class Baseline:
 
 
 def read_baseline(path: Path, limit: float, kind: str) -> Baseline:
-    """Read a baseline file; ``kind`` is the key that its document must have: "model" or "calls".
+    """Read a baseline file; see ``read_document``."""
+    return Baseline(path, read_document(path, kind), limit)
+
+
+def read_document(path: Path, kind: str, noun: str = "baseline") -> Document:
+    """The document in a ``--json-out`` file; ``kind`` is the key that it must have: "model" or "calls".
 
     Raises:
-        OptionError: if the file can't be read, or another verb wrote it.
+        OptionError: if the file can't be read, or another verb wrote it. ``noun`` is what it calls the file.
     """
-    document = _read(path)
+    document = _read(path, noun)
     version = document.get("schema_version")
     if version is None or not any(key in document for key in _DOCUMENTS):
-        raise _no_report(path, kind, "it has other keys")
+        raise _no_report(path, kind, "it has other keys", noun)
     if version != SCHEMA_VERSION:
         raise OptionError(
             f"{quote(str(path))} has schema_version {name_text(str(version))}; this trnrt reads {SCHEMA_VERSION}",
-            hint="write a new baseline with --json-out FILE, and this version",
+            hint=f"write a new {noun} with --json-out FILE, and this version",
         )
     if kind not in document:
         other = next(name for key, name in _DOCUMENTS.items() if key in document)
-        raise _no_report(path, kind, f"it is one of `{other}`")
+        raise _no_report(path, kind, f"it is one of `{other}`", noun)
     for entry in document["calls"] if kind == "calls" and isinstance(document["calls"], list) else [document]:
         wrong = _wrong(entry)
         if wrong:
-            raise _no_report(path, kind, wrong)
-    return Baseline(path, document, limit)
+            raise _no_report(path, kind, wrong, noun)
+    return document
 
 
-def _read(path: Path) -> Document:
+def _read(path: Path, noun: str) -> Document:
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_BASELINE + 1)
@@ -159,16 +164,16 @@ def _read(path: Path) -> Document:
         document = json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
         raise OptionError(
-            f"can't read the baseline {quote(str(path))}: {reason_text(error)}",
-            hint="--json-out FILE writes a baseline",
+            f"can't read the {noun} {quote(str(path))}: {reason_text(error)}",
+            hint=f"--json-out FILE writes a {noun}",
         ) from None
     return document if isinstance(document, dict) else {}
 
 
-def _no_report(path: Path, kind: str, why: str) -> OptionError:
+def _no_report(path: Path, kind: str, why: str, noun: str) -> OptionError:
     return OptionError(
         f"{quote(str(path))} is no report of `{_DOCUMENTS[kind]}`: {why}",
-        hint="--json-out FILE of the same command writes a baseline",
+        hint=f"--json-out FILE of the same command writes a {noun}",
     )
 
 

@@ -193,7 +193,7 @@ def profile_document(model: str, profile: Profile, tried: Sequence[Tried] = (), 
     """``profile``: the prediction for a model's kernel by this ``version`` of trnrt; ``--baseline`` reads it.
     ``tried``: see ``verdict_of``."""
     head = {"schema_version": SCHEMA_VERSION, "trnrt_version": version, "model": model}
-    return head | prediction_document(profile, tried) | {"parts": [], "comparison": None}
+    return head | prediction_document(profile, tried) | {"parts": [], "comparison": None, "against": None}
 
 
 def parts_profile_document(
@@ -225,6 +225,7 @@ def parts_profile_document(
         "parts": parts,
         "notes": list(notes),
         "comparison": None,
+        "against": None,
     }
 
 
@@ -245,9 +246,13 @@ def nki_profile_document(report: Report, profiles: Iterable[tuple[CheckedCall, P
 
 
 def call_document(kernel: str, arguments: str, profile: Profile) -> Document:
-    """A call's prediction; ``kernel`` includes the cores. ``lines`` have their ``code``, stripped."""
-    lines = [asdict(use) | {"code": linecache.getline(use.file, use.line).strip()} for use in profile.lines]
-    return prediction_document(profile) | {"kernel": kernel, "arguments": arguments, "lines": lines}
+    """A call's prediction; ``kernel`` includes the cores."""
+    return prediction_document(profile) | {"kernel": kernel, "arguments": arguments, "lines": line_documents(profile)}
+
+
+def line_documents(profile: Profile) -> list[Document]:
+    """The cost of each source line, with its ``code``, stripped."""
+    return [asdict(use) | {"code": linecache.getline(use.file, use.line).strip()} for use in profile.lines]
 
 
 def prediction_document(profile: Profile, tried: Sequence[Tried] = ()) -> Document:

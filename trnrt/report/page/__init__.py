@@ -86,7 +86,7 @@ def report_html(
         verdict=verdict(profile, tried),
         bottleneck=bottleneck(profile),
         facts=facts(profile),
-        graph=graph_section(graph),
+        graph=graph_section(graph, None if difference is None else difference.before.graph),
         against=against_section(difference),
         steps=step_table(profile),
         breakdown=breakdown_table(profile),

@@ -58,6 +58,12 @@ def report_data(
         "run": {
             "name": name,
             "benchmark_us": profile.benchmark_us,
+            "low_us": profile.low_us.benchmark,
+            "high_us": profile.high_us.benchmark,
+            "target": profile.target,
+            "dtype": profile.dtype,
+            "batch": profile.batch,
+            "cores": len(profile.cores),
             "engines": {engine: use.busy_us for engine, use in profile.engines.items()},
         },
         "against": None if difference is None else against_data(difference, profile, texts),

@@ -58,16 +58,27 @@ function edgePath(from, to) {
 }
 
 class Graph {
-  // `choose` gets the number of a box, or OTHER; `open` that of a box whose row is to be shown.
-  constructor(place, data, choose, open) {
-    Object.assign(this, {place, data, choose, open, selected: OTHER, current: 0});
+  // `choose` gets the number of a box, or OTHER; `open` that of a box whose row is to be shown. `steps`: those of the
+  // boxes, this run's or the other one's.
+  constructor(place, data, steps, choose, open) {
+    Object.assign(this, {place, data, steps, choose, open, selected: OTHER, current: 0});
     this.canvas = document.createElement("canvas").getContext("2d");
-    place.addEventListener("wheel", (event) => this.onWheel(event), {passive: false});
+    place.addEventListener("wheel", (event) => { if (this.svg?.isConnected) this.onWheel(event); }, {passive: false});
   }
 
-  draw() {
+  // A box's step in its own run; undefined if it has none.
+  stepOf(box) { return this.steps[box?.step ?? OTHER]; }
+
+  // The number of the same step in this run; OTHER if there is none.
+  stepHere(number) {
+    const own = this.data.boxes[number]?.step ?? OTHER;
+    return this.steps === report.steps ? own : this.steps[own]?.now ?? OTHER;
+  }
+
+  // `anew`: also if another graph was shown last.
+  draw(anew = false) {
     const width = Math.max(this.place.clientWidth, BOX.width + 2 * BOX.pad);
-    if (this.drawnWidth === width) return;
+    if (this.drawnWidth === width && !anew) return;
     this.drawnWidth = width;
     this.layout = placeBoxes(this.data.boxes, width);
     this.svg = svgElement("svg", {role: "group", "aria-label": "Fusion graph", viewBox: `0 0 ${this.layout.width} ${this.layout.height}`});
@@ -88,9 +99,11 @@ class Graph {
 
   box(box, number) {
     const {x, y, width, height} = this.layout.places[number];
-    const use = box.step >= 0 ? report.steps[box.step] : null;
-    const group = svgElement("g", {class: `box ${box.kind}`, transform: `translate(${x} ${y})`, role: "button", "data-box": number, tabindex: number === this.current ? 0 : -1, "aria-label": boxText(box), "aria-pressed": "false"});
-    group.append(svgElement("title", {}, boxText(box)), svgElement("rect", {class: "frame", width, height, rx: 6}));
+    const use = this.stepOf(box);
+    const step = this.stepHere(number);
+    const said = boxText(box, use, this.changeOf(number));
+    const group = svgElement("g", {class: `box ${box.kind}`, transform: `translate(${x} ${y})`, role: "button", "data-box": number, tabindex: number === this.current ? 0 : -1, "aria-label": said, "aria-pressed": "false"});
+    group.append(svgElement("title", {}, said), svgElement("rect", {class: "frame", width, height, rx: 6}));
     const line = (text, at, kind, font) => {
       this.canvas.font = `${font} ${theme.sans}`;
       group.append(svgElement("text", {x: 14, y: at, class: kind}, fitted(this.canvas, text, width - 22)));
@@ -98,11 +111,20 @@ class Graph {
     line(boxTitle(box), 17, "name", "620 12px");
     boxLines(box).forEach((text, k) => line(text, BOX.head + 9 + k * BOX.line, "node", "11.5px"));
     if (box.kind === "step") {
-      line(use ? `${timeText(use.time * 1e6)}, ${shareOf(use.share)}` : "no instruction of its own", height - 12, "cost", "11.5px");
-      const strip = svgElement("rect", {class: "strip", width: 5, height: height - 12, x: 4, y: 6, rx: 2, "data-swatch": box.step});
-      group.append(strip, svgElement("rect", {class: "share", x: 14, y: height - 6, height: 3, rx: 1, width: use ? Math.max(1, (width - 24) * use.share / longestShare) : 0}));
+      line(use ? [this.changeOf(number) ? timeText(use.time * 1e6) : costText(use), this.changeOf(number)].filter((text) => text).join(", ") : "no instruction of its own", height - 12, "cost", "11.5px");
+      const strip = svgElement("rect", {class: "strip", width: 5, height: height - 12, x: 4, y: 6, rx: 2, "data-swatch": step});
+      group.append(strip, svgElement("rect", {class: "share", x: 14, y: height - 6, height: 3, rx: 1, width: use ? Math.max(1, (width - 24) * use.time / longestTime) : 0}));
     }
     return group;
+  }
+
+  // The step's time in the other run; "" without one. "of": that of several steps together, which this one is a part of.
+  changeOf(number) {
+    const own = this.steps === report.steps;
+    const change = (own ? report.against?.changes : this.steps)?.[this.data.boxes[number].step];
+    if (change === undefined) return "";
+    if (change.other === null) return own ? "new" : "gone";
+    return `${change.shared ? "of " : ""}${timeText(change.other * 1e6)} ${own ? "before" : "now"}`;
   }
 
   // Pixels of the page for one of the picture; the place scrolls.
@@ -205,47 +227,52 @@ class Graph {
 }
 
 function shareOf(share) { return `${(100 * share).toFixed(1)} %`; }
-const longestShare = report.steps.reduce((most, step) => Math.max(most, step.share), 1e-9);
+function costText(use) { return use.share === undefined ? timeText(use.time * 1e6) : `${timeText(use.time * 1e6)}, ${shareOf(use.share)}`; }
+const longestTime = [...report.steps, ...(report.against?.steps ?? [])].reduce((most, step) => Math.max(most, step.time), 1e-9);
 
-function boxText(box) {
+function boxText(box, use, change) {
   if (box.kind !== "step") return `${box.kind} ${box.name}, ${box.shape}`;
-  const use = box.step >= 0 ? report.steps[box.step] : null;
   const nodes = box.nodes.map(([name, op]) => `${op} ${name}`.trim()).join(", ");
-  return `step ${box.name}: ${nodes}; ${use ? `${timeText(use.time * 1e6)}, ${shareOf(use.share)} of the kernel, bound by ${use.bound}` : "no instruction of its own"}`;
+  const cost = use === undefined ? "no instruction of its own" : `${costText(use)}${use.bound ? ` of the kernel, bound by ${use.bound}` : ""}`;
+  return [`step ${box.name}: ${nodes}; ${cost}`, change].filter((text) => text).join("; ");
 }
 
 // What is known about a box; without one, how the nodes were grouped.
 function showBox(panel, graph, number, {row, time, choose}) {
-  const box = graph.boxes[number];
+  const box = graph.data.boxes[number];
   if (box === undefined) return showGraph(panel, graph, choose);
-  const use = box.step >= 0 ? report.steps[box.step] : null;
+  const use = graph.stepOf(box);
+  const here = graph.stepHere(number);
   const list = element("dl");
   if (box.kind === "step") {
     field(list, "Kernel", "kernel", box.kernel);
     field(list, "Nodes", "nodes", ...box.nodes.map(([name, op]) => element("div", {}, `${op} ${name}`.trim())));
     if (use) {
-      field(list, "Time", "time", `${timeText(use.time * 1e6)}, ${shareOf(use.share)} of the kernel`);
-      field(list, "Bound", "bound", use.bound);
+      field(list, "Time", "time", use.share === undefined ? timeText(use.time * 1e6) : `${costText(use)} of the kernel`);
+      if (graph.changeOf(number)) field(list, "Change", "change", graph.changeOf(number));
+      if (use.bound) field(list, "Bound", "bound", use.bound);
     }
     field(list, "Why", "reason", box.reason);
   }
   field(list, "Result", "shape", box.kind === "step" ? `${box.shape}, in ${box.place}` : box.shape);
-  const link = (text, action) => element("div", {}, element("button", {type: "button", class: "link", onclick: () => action(box.step)}, text));
-  if (use) field(list, "Show", "show", link("its row", row), link("its time", time));
+  const link = (text, action) => element("div", {}, element("button", {type: "button", class: "link", onclick: () => action(here)}, text));
+  if (here !== OTHER) field(list, "Show", "show", link("its row", row), link("its time", time));
   panel.replaceChildren(element("h3", {"data-field": "box"}, boxTitle(box)), element("p", {class: "under"}, `${box.kind} ${box.name}`), list);
 }
 
 function showGraph(panel, graph, choose) {
-  const steps = graph.boxes.filter(({step}) => step >= 0).sort((a, b) => report.steps[b.step].time - report.steps[a.step].time);
-  const list = element("ol", {class: "alive"}, ...steps.slice(0, 5).map((box) => {
-    const swatch = element("i", {class: "swatch", "data-swatch": box.step});
-    const go = element("button", {type: "button", class: "link", onclick: () => choose(graph.boxes.indexOf(box))}, box.name);
-    return element("li", {}, swatch, element("span", {}, go, element("small", {}, boxTitle(box))), element("b", {}, timeText(report.steps[box.step].time * 1e6)));
+  const boxes = graph.data.boxes.map((box, number) => ({box, number, use: graph.stepOf(box)}));
+  const steps = boxes.filter(({use}) => use !== undefined).sort((a, b) => b.use.time - a.use.time);
+  const list = element("ol", {class: "alive"}, ...steps.slice(0, 5).map(({box, number, use}) => {
+    const swatch = element("i", {class: "swatch", "data-swatch": graph.stepHere(number)});
+    const go = element("button", {type: "button", class: "link", onclick: () => choose(number)}, box.name);
+    return element("li", {}, swatch, element("span", {}, go, element("small", {}, boxTitle(box))), element("b", {}, timeText(use.time * 1e6)));
   }));
   const parts = [element("h3", {}, "The longest steps"), list];
-  if (graph.outside.length) {
-    const names = graph.outside.slice(0, 12).map(([name, op, why]) => element("li", {}, `${op} ${name}: ${why}`));
-    if (graph.outside.length > 12) names.push(element("li", {}, `and ${(graph.outside.length - 12).toLocaleString("en-US")} more`));
+  const {outside} = graph.data;
+  if (outside.length) {
+    const names = outside.slice(0, 12).map(([name, op, why]) => element("li", {}, `${op} ${name}: ${why}`));
+    if (outside.length > 12) names.push(element("li", {}, `and ${(outside.length - 12).toLocaleString("en-US")} more`));
     parts.push(element("h3", {class: "later"}, "In no step"), element("ul", {class: "plain"}, ...names));
   }
   panel.replaceChildren(...parts);

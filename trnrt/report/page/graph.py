@@ -130,22 +130,34 @@ def _order(boxes: list[_Box], edges: Sequence[tuple[int, int]]) -> None:
                 box.order = place
 
 
-def graph_section(graph: Columns | None) -> str:
-    """The section of the picture; "" without a plan."""
-    if graph is None:
-        return ""
+def _counts_text(graph: Columns) -> str:
+    """The numbers of nodes and steps, and of the nodes in no step."""
     steps = [box for box in graph["boxes"] if box["kind"] == "step"]
     nodes = sum(len(box["nodes"]) for box in steps)
     outside = Counter(why for _, _, why in graph["outside"])
     said = [f"{count_text(nodes, 'ONNX node')} in {count_text(len(steps), 'step')}"]
     said += [f"{count_text(count, 'node')} {why}" for why, count in outside.items()]
+    return escape("; ".join(said))
+
+
+def graph_section(graph: Columns | None, before: Columns | None = None) -> str:
+    """The section of the picture; "" without a plan. ``before``: the other run's graph."""
+    if graph is None:
+        return ""
+    other = "" if before is None else _counts_text(before)
     return (
         '<section class="card" id="graph-card" aria-labelledby="graph-title"><div class="title">'
-        '<h2 id="graph-title">Fusion graph</h2><div class="tools"><div class="segments" role="group" '
-        'aria-label="Zoom of the graph"><button type="button" id="graph-out" aria-label="Zoom out of the graph">&minus;'
-        '</button><button type="button" id="graph-in" aria-label="Zoom into the graph">+</button>'
+        '<h2 id="graph-title">Fusion graph</h2><div class="tools">'
+        '<fieldset class="segments" id="graph-choice" hidden><legend class="hidden">Run</legend>'
+        '<label><input type="radio" name="graph" value="0" checked><span>Now</span></label>'
+        '<label><input type="radio" name="graph" value="1"><span>Before</span></label></fieldset>'
+        '<div class="segments" role="group" aria-label="Zoom of the graph">'
+        '<button type="button" id="graph-out" aria-label="Zoom out of the graph">&minus;</button>'
+        '<button type="button" id="graph-in" aria-label="Zoom into the graph">+</button>'
         '<button type="button" id="graph-fit">Fit</button></div></div></div>'
-        f'<p class="help">{escape("; ".join(said))}. A box is a step: one kernel call for the nodes that it lists. '
+        f'<p class="help"><span id="graph-now">{_counts_text(graph)}</span>'
+        f'<span id="graph-before" hidden>{other}</span>. '
+        "A box is a step: one kernel call for the nodes that it lists. "
         "Drag pans, <kbd>Ctrl</kbd> and the wheel zoom, arrow keys go from box to box, <kbd>Enter</kbd> goes to the "
         "step's row. The table of steps has the same.</p>"
         '<div class="split"><div class="stage"><div id="graph" tabindex="-1"></div></div>'

@@ -18,6 +18,7 @@ const coreBefore = () => coresBefore[Math.min(state.core, coresBefore.length - 1
 
 // Of each step, by how much it changed on the critical path since the other run: a colour's number.
 function stepChanges() {
+  if (report.against?.changes) return new Map(report.against.changes.map(({kind}, step) => [step, CHANGES + kind]));
   const totals = new Map();
   const {step, line} = core().instructions;
   const seen = new Set();
@@ -324,14 +325,32 @@ function showStep(step) {
   redraw();
 }
 
-// The graph of a model's steps; undefined for a plain kernel.
-const graph = report.graph && new Graph(at("graph"), report.graph, chooseBox, (number) => goToRow(report.graph.boxes[number].step));
+// The graphs of a model's steps, its own and the other run's, if there are any; only one is shown.
+const graphs = [[report.graph, report.steps], [report.against?.graph, report.against?.steps]]
+  .filter(([data]) => data)
+  .map(([data, steps]) => new Graph(at("graph"), data, steps, chooseBox, (number) => goToRow(graph.stepHere(number))));
+let graph = graphs[0] ?? null;
 
 function chooseBox(number) {
   graph.select(number);
   if (number !== OTHER) graph.reveal(number);
-  showBox(at("graph-panel"), report.graph, number, {row: goToRow, time: showStep, choose: chooseBox});
-  markRow(report.graph.boxes[number]?.step ?? OTHER);
+  showBox(at("graph-panel"), graph, number, {row: goToRow, time: showStep, choose: chooseBox});
+  markRow(graph.stepHere(number));
+}
+
+// Show the graph before or now, at the same place; the box of the same step stays chosen.
+function showGraphOf(number) {
+  const {scrollLeft, scrollTop} = at("graph");
+  const step = graph.stepHere(graph.selected);
+  const scale = graph.scale;
+  graph = graphs[number];
+  for (const [of, text] of ["graph-now", "graph-before"].entries()) at(text).hidden = of !== number;
+  graph.draw(true);
+  graph.setZoom(scale);
+  paintSwatches(at("graph"));
+  Object.assign(at("graph"), {scrollLeft, scrollTop});
+  const box = graph.data.boxes.findIndex((_, k) => step !== OTHER && graph.stepHere(k) === step);
+  chooseBox(box);
 }
 
 function markRow(step) {
@@ -359,6 +378,8 @@ function listenToGraph() {
   at("graph-in").addEventListener("click", () => graph.zoom(1 / 0.7));
   at("graph-out").addEventListener("click", () => graph.zoom(0.7));
   at("graph-fit").addEventListener("click", () => graph.fit());
+  at("graph-choice").hidden = graphs.length < 2;
+  for (const radio of document.getElementsByName("graph")) radio.addEventListener("change", () => showGraphOf(Number(radio.value)));
   drawGraph();
   chooseBox(OTHER);
 }

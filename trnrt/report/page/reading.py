@@ -12,18 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import OptionError
-from trnrt.report.against import Run, run_of
 from trnrt.report.comparing import LARGEST_BASELINE
 from trnrt.report.page.columns import report_data
+from trnrt.report.page.graph import graph_data
+from trnrt.report.runs import SETTINGS, Run, run_of, run_of_model
 from trnrt.text import quote, reason_text
 
 if TYPE_CHECKING:
     from trnrt.nki.profiling import Profile
+    from trnrt.planner.plan import Plan
     from trnrt.report.documents import Document
 
 _OPENING = '<script type="application/json" id="data">'
 _MOST_ROWS = 4096
 _TEXTS = ("operation", "name", "source")
+_WRITERS = {"calls": ("trnrt nki profile", "script"), "model": ("trnrt profile", "model")}
+_BOX_TEXTS = ("kernel", "shape", "place", "reason")
 
 
 def run_of_profile(name: str, file: str, profile: Profile, document: Document) -> Run:
@@ -31,26 +35,36 @@ def run_of_profile(name: str, file: str, profile: Profile, document: Document) -
     return run_of(name, file, document, report_data(profile))
 
 
-def run_of_page(path: Path) -> Run:
-    """The run in an HTML report of ``nki profile``.
+def page_of_plan(plan: Plan, profile: Profile) -> dict[str, Any]:
+    """What a page draws of a model's plan, for ``run_of_model``."""
+    return report_data(profile, graph=graph_data(plan, profile))
+
+
+def run_of_page(path: Path, kind: str = "calls") -> Run:
+    """The run in an HTML report of ``nki profile`` (``kind`` "calls") or ``profile`` ("model").
 
     Raises:
         OptionError: if the file can't be read, or is no such report.
     """
+    verb, source = _WRITERS[kind]
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_BASELINE + 1)
         if len(content) > LARGEST_BASELINE:
             raise ValueError("it is too large")
         data = _data(content.decode("ascii"))
+        if (data["graph"] is None) == (kind == "model"):
+            raise ValueError(f"it is no report of `{verb}`")
         for core in data["cores"]:
-            _check_core(core, len(data["texts"]))
+            _check_core(core, len(data["texts"]), len(data["steps"]))
+        if data["graph"] is not None:
+            _check_graph(data["graph"], len(data["steps"]))
         return _run(str(path), data)
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else reason_text(error)
         raise OptionError(
             f"can't read the report {quote(str(path))}: {why}",
-            hint="trnrt nki profile SCRIPT --html FILE writes one; --against takes scripts and JSON documents, too",
+            hint=f"{verb} {source.upper()} --html FILE writes one; --against takes {source}s and JSON documents, too",
         ) from None
 
 
@@ -77,12 +91,30 @@ def _run(file: str, data: dict[str, Any]) -> Run:
         }
         for use in data["lines"]
     ]
+    run = data["run"]
     document = {
-        "predicted_us": {"benchmark": _finite(data["run"]["benchmark_us"])},
-        "engines": {str(name): {"busy_us": _finite(us)} for name, us in data["run"]["engines"].items()},
+        "predicted_us": {"benchmark": _finite(run["benchmark_us"])},
+        **{key: {"benchmark": _finite(run[key])} for key in ("low_us", "high_us") if key in run},
+        **{key: run[key] for key in SETTINGS if key in run},
+        "engines": {str(name): {"busy_us": _finite(us)} for name, us in run["engines"].items()},
         "lines": lines,
     }
-    return run_of(str(data["run"]["name"]), file, document, data)
+    if data["graph"] is None:
+        return run_of(str(run["name"]), file, document, data)
+    steps = [
+        {"name": _text(s["name"]), "nodes": _texts(s["nodes"]), "time_us": _finite(s["time"])} for s in data["steps"]
+    ]
+    return run_of_model(str(run["name"]), file, document | {"steps": steps}, data)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a name in it is no text")
+    return value
+
+
+def _texts(values: Any) -> list[str]:
+    return [_text(value) for value in values]
 
 
 def _code(parts: Sequence[Any], line: int) -> str:
@@ -95,7 +127,23 @@ def _finite(value: Any) -> float:
     return float(value)
 
 
-def _check_core(core: dict[str, Any], texts: int) -> None:
+def _check_graph(graph: dict[str, Any], steps: int) -> None:
+    """ValueError unless the boxes of a graph and its edges name what there is."""
+    boxes = graph["boxes"]
+    for box in boxes:
+        _texts([box["kind"], box["name"], *(box.get(key, "") for key in _BOX_TEXTS)])
+        _check([box["layer"], box["order"]], 2, len(boxes))
+        if box["kind"] == "step":
+            _check([box["step"]], 1, steps, least=-1)
+            for name, operator in box["nodes"]:
+                _texts([name, operator])
+    for edge in graph["edges"]:
+        _check(edge, 2, len(boxes))
+    for row in graph["outside"]:
+        _texts(row)
+
+
+def _check_core(core: dict[str, Any], texts: int, steps: int) -> None:
     """ValueError unless the columns of a core have one length each, and name what there is."""
     spans, issues, found, moves = (core[key] for key in ("spans", "issues", "instructions", "transfers"))
     instructions = len(found["operation"])
@@ -112,6 +160,7 @@ def _check_core(core: dict[str, Any], texts: int) -> None:
     for key in _TEXTS:
         _check(found[key], instructions, texts)
     _check(found["line"], instructions)
+    _check(found["step"], instructions, steps, least=-1)
     if len(found["operands"]) != instructions:
         raise ValueError("a column in it is too short")
     for operands in found["operands"]:

@@ -52,8 +52,11 @@ function changeText(use) {
   return by === 0 ? "" : `${by > 0 ? "+" : "-"}${timeText(Math.abs(by))}`;
 }
 
+// The other run's lines are known, unless it is a model's document.
+const linesBefore = report.against?.lines ?? false;
+
 function changeCell(use) {
-  if (report.against === null) return [];
+  if (!linesBefore) return [];
   const text = changeText(use);
   const kind = text.startsWith("-") ? "better" : text === "" ? "" : "worse";
   return [element("td", {class: "change"}, element("span", {class: kind}, text))];
@@ -100,7 +103,7 @@ class Source {
       if (number) body.append(element("tr", {class: "gap"}, element("td", {colspan: 5}, "\u22ee")));
       lines.forEach((text, k) => body.append(this.row({file, line: first + k}, text)));
     }
-    const change = report.against === null ? [] : ["Change"];
+    const change = linesBefore ? ["Change"] : [];
     const heads = ["Line", "Path", "Engines", ...change, ""].map((text) => element("th", {scope: "col"}, text));
     this.scroll.replaceChildren(element("table", {class: "code"}, element("thead", {}, element("tr", {}, ...heads)), body));
     this.buttons = [...this.scroll.querySelectorAll("button")];
