@@ -134,3 +134,9 @@ def test_python_shows_the_hint() -> None:
     with pytest.raises(errors.InputError) as caught:
         InferenceSession(modelled(TEXTS).SerializeToString()).run(None, {"z": np.zeros(2, np.float32)})
     assert "hint: its inputs are s, x" in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("name", ["picture.onnx", "pictures", "pitcures.onnx"])
+def test_a_missing_model_has_neighbours(folder: Path, name: str) -> None:
+    refused(trnrt("inspect", name), f"{name}: there is no such file", "hint: Check the path; there is 'pictures.onnx'.")
+    assert trnrt("inspect", "rf.onnx").err.endswith("hint: Check the path.\n")

@@ -106,15 +106,6 @@ def test_a_missing_file(tmp_path: Path) -> None:
     assert "there is no such file" in str(refused(tmp_path / "none.onnx"))
 
 
-@pytest.mark.parametrize("name", ["resnet19.onnx", "resnet18", "resnet.onnx"])
-def test_a_missing_file_has_neighbours(tmp_path: Path, name: str) -> None:
-    for other in ("resnet18.onnx", "odd.onnx"):
-        (tmp_path / other).touch()
-    hint = refused(tmp_path / name).hint or ""
-    assert hint.startswith("Check the path; there is ") and "resnet18.onnx" in hint and "odd.onnx" not in hint
-    assert refused(tmp_path / "rf.onnx").hint == "Check the path."
-
-
 def test_a_folder(tmp_path: Path) -> None:
     assert "this is a folder" in str(refused(tmp_path))
 
