@@ -35,10 +35,10 @@ def render(parts: Iterable[RenderableType]) -> str:
     page = StringIO()
     width = None if terminal or "COLUMNS" in os.environ else _WIDTH_OF_A_FILE
     console = Console(file=page, force_terminal=terminal, width=width, markup=False, emoji=False, highlight=False)
-    columns = console.width
+    page_width = console.width
     for part in given:
         # On a narrower page, rich would leave out columns. The terminal breaks the lines.
-        console.width = max(columns, part.least_width) if isinstance(part, Grid) else columns
+        console.width = max(page_width, part.least_width) if isinstance(part, Grid) else page_width
         console.print(part, crop=False)  # a command line must be neither broken nor cut
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
