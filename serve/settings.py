@@ -13,6 +13,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -335,7 +336,7 @@ def read_settings(flags: Mapping[str, Any]) -> ServeSettings:
     except ValidationError as error:
         texts = [_error_text(dict(item)) for item in error.errors()]
         file = flags.get("config") or os.environ.get(variable_of("config"))
-        place = f"{str(file)!r}: " if file and texts[0].startswith("[") else ""
+        place = f"{str(file)!r}: " if file and texts[0].startswith(("[", "the settings' file")) else ""
         raise OptionError(place + "; ".join(texts)) from None
     settings._flags = dict(flags)
     return settings
@@ -400,10 +401,11 @@ def _error_text(item: Mapping[str, Any]) -> str:
     if not field:
         return str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
-        return f"the settings' file has {field!r}, which is no setting"
+        near = [f"; did you mean {name!r}?" for name in get_close_matches(field, ServeSettings.model_fields, 1)]
+        return f"the settings' file has {field!r}, which is no setting{''.join(near)}"
     if field in TABLES:
         read = item["type"] == "value_error"  # else its value is no table, and may be a key
         text = str(item["msg"]).removeprefix("Value error, ")
         return text if read else f"{flag_of(field)}: it is no table of the settings' file"
-    given = "" if field == "api_keys" else f", not {item['input']!r}"
+    given = "" if field in ("api_keys", "canary") else f", not {item['input']!r}"
     return f"{flag_of(field)} ({variable_of(field)}): {own_words(str(item['msg']))}{given}"

@@ -119,7 +119,7 @@ def parse_canary(text: str) -> tuple[str, Canary]:
     found = _CANARY.fullmatch(text)
     share = _share(found["share"], found["percent"]) if found else None
     if found is None or share is None:
-        raise OptionError(f"--canary {text!r} is no version's share", hint="write it as 2=10%, or NAME:2=10%")
+        raise OptionError(f"{text!r} is no version's share", hint="write it as 2=10%, or NAME:2=10%")
     return found["name"] or "", Canary(found["version"], share)
 
 

@@ -45,7 +45,7 @@ def instances_of(body: bytes | memoryview) -> object:
     """The ``instances`` of a body of JSON. RequestError if it has none."""
     given = loads(body)
     if type(given) is not dict or "instances" not in given:
-        raise RequestError("the body is no object with instances, which are the rows")
+        raise RequestError('the body is no object with instances, which are the rows: {"instances": [ROW, ...]}')
     return given["instances"]
 
 

@@ -200,7 +200,7 @@ BLOCKERS = [
         (KeyboardInterrupt(), 130, "interrupted"),
         (MemoryError(), 2, "not enough memory"),
         (errors.KernelMemoryError("full"), 1, "full"),
-        (errors.UnsupportedModelError("m", BLOCKERS), 1, "hint: export it so; leave it out\n"),
+        (errors.UnsupportedModelError("m", BLOCKERS), 1, "hint: export it so; leave it out; `trnrt inspect` shows"),
     ],
 )
 def test_exit_codes(monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from commanding import Outcome, trnrt
+from PIL import Image
 from planning import modelled
+
+from trnrt import InferenceSession, errors
 
 PICTURES = "(float[N,1,H,W] image) => (float[N,1,a,b] y) { y = Conv(image, w) }"
 TEXTS = "(string[N] s, float[N] x) => (float[N] y, string[N] t) { y = Neg(x)  t = Identity(s) }"
@@ -101,3 +105,38 @@ def test_a_name_of_slashes_and_colons(folder: Path) -> None:
     assert trnrt("run", "names.onnx", "--input", "serving/in:0=x.npy").code == 0
     assert trnrt("cut", "names.onnx", "--outputs", "model/a:0", "-o", "c.onnx").code == 0
     assert trnrt("inspect", "c.onnx", "--shape", "serving/in:0=2").code == 0
+
+
+def test_a_pattern_after_a_flag_is_several_words(folder: Path) -> None:
+    for verb in ("run", "validate"):
+        several = trnrt(verb, "pictures.onnx", "--input", "a.png", "b.png")
+        refused(several, "error: got unexpected extra argument (b.png)", "hint: --input takes one file; repeat it")
+    assert "Usage:" in trnrt("inspect", "pictures.onnx", "b.onnx").err
+
+
+def test_a_folder_is_for_predict(folder: Path) -> None:
+    (folder / "photos").mkdir()
+    refused(trnrt("run", "pictures.onnx", "--input", "photos"), "'photos': it is a folder", "`trnrt predict`")
+
+
+def test_pixels_without_a_meaning_lead_to_the_preset(folder: Path) -> None:
+    Image.new("L", (9, 9)).save("a.png")
+    refused(trnrt("run", "pictures.onnx", "--input", "a.png"), "--preprocess imagenet", "--scale 1/255", "--mean")
+
+
+def test_a_refused_run_leads_to_inspect(folder: Path) -> None:
+    text = "(float[2,3] x) => (float[2,3] y) { a = Hardmax(x)  y = Shrink(a) }"
+    onnx.save(modelled(text), "odd.onnx")
+    refused(trnrt("run", "odd.onnx"), "runs these nodes on the CPU", "`trnrt inspect` shows", code=1)
+
+
+def test_python_shows_the_hint() -> None:
+    with pytest.raises(errors.InputError) as caught:
+        InferenceSession(modelled(TEXTS).SerializeToString()).run(None, {"z": np.zeros(2, np.float32)})
+    assert "hint: its inputs are s, x" in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("name", ["picture.onnx", "pictures", "pitcures.onnx"])
+def test_a_missing_model_has_neighbours(folder: Path, name: str) -> None:
+    refused(trnrt("inspect", name), f"{name}: there is no such file", "hint: Check the path; there is 'pictures.onnx'.")
+    assert trnrt("inspect", "rf.onnx").err.endswith("hint: Check the path.\n")

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from commanding import trnrt
 from fake_neuron.installing_fake import be_instance
 
+from trnrt.commands import host
 from trnrt.neuron.device import Package, WorkerPython, look_for_device
 from trnrt.neuron.doctor import STATES, Diagnosis, diagnose
 from trnrt.neuron.doctor.machine import Listed, Machine, look
@@ -487,3 +489,12 @@ def test_a_user_s_target_takes_no_alias_of_the_one_that_it_is_like(
     (tmp_path / "own9.toml").write_text('name = "own9"\nlike = "trn2"\n', encoding="utf-8")
     targets.get_target(tmp_path / "own9.toml")
     assert judged(setting("NEURON_PLATFORM_TARGET_OVERRIDE", "gen3")).finding("target").state == "ok"
+
+
+def test_a_full_disk_is_no_place_for_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRNRT_CACHE", str(tmp_path))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 40))
+    assert host._measure_cache().state == "ok"
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    found = host._measure_cache()
+    assert found.state == "warning" and "1.0 MiB free" in found.found and "TRNRT_CACHE" in found.mend

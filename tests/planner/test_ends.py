@@ -212,6 +212,13 @@ def test_a_cut_leaves_what_runs() -> None:
     assert cost is not None and cost.on_cpu == 4 and cost.crossings_us == 0  # nothing follows on the device
 
 
+def test_no_fallback_for_operators_that_onnxruntime_lacks_too() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "mine": 1]>
+        g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = mine.Fancy(a) }"""
+    model = import_model(onnx.parser.parse_model(text).SerializeToString(), name="m")
+    assert fallback_cost(model, {"x": (2, 3)}, PlanOptions("trn2", "float32")) is None
+
+
 def test_a_cut_is_tried_until_it_runs() -> None:
     """The first cut would leave a Hardmax on the way to the outputs."""
     text = "(float[2,3] x) => (float[2,3] y) { a = Relu(x)  b = Hardmax(a)  c = Exp(b)  d = Hardmax(c)  y = Exp(d) }"

@@ -68,7 +68,9 @@ def test_each_kind_has_its_words(kind: str, words: str) -> None:
 
 
 def test_weights_and_many_places_are_said() -> None:
-    assert "the DMA queues load weights" in held("DMA data", 100.0, "(weights brought ahead)").sentence
+    weights = held("DMA data", 100.0, "(weights brought ahead)", "a").sentence
+    assert "the DMA queues load weights ahead of their steps; " in weights
+    assert "in a and weights brought ahead" in held("DMA data", 100.0, "a", "(weights brought ahead)").sentence
     assert "in a, b and c" in held("DMA data", 100.0, "a", "b", "c").sentence
     assert "in a, b, c and 4 more" in held("DMA data", 100.0, "a", "b", "c", more=4).sentence
 

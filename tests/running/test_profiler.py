@@ -39,6 +39,17 @@ def test_a_plan_is_profiled_by_its_steps_and_nothing_is_bound(monkeypatch: pytes
     assert sum(step.instructions for step in profile.steps) == profile.instructions
 
 
+def test_weights_that_hold_the_path_are_named_in_the_sentence() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,512] x) => (float[1,512] y) { a = MatMul(x, w1)  b = Relu(a)  y = MatMul(b, w2) }"""
+    model = parser.parse_model(text)
+    for name, shape in {"w1": (512, 2048), "w2": (2048, 512)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    found = profile_plan(InferenceSession(model.SerializeToString(), dtype="bfloat16", effort=0).plan(1)).bottleneck
+    assert found is not None and "(weights brought ahead)" in [place.name for place in found.places]
+    assert "weights brought ahead" in found.sentence and "((" not in found.sentence
+
+
 def test_a_loop_over_the_batch_has_a_row_and_barriers_are_no_instructions() -> None:
     session = InferenceSession(CNN, target="trn2", max_instructions=40, effort=1)
     (plan,) = session.partition(128).plans

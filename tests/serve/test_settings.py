@@ -81,7 +81,9 @@ def test_a_key_is_never_told() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("prot = 1\n", "'prot', which is no setting"),
+        ("prot = 1\n", "'prot', which is no setting; did you mean 'port'"),
+        ("max_bach = 1\n", r"\.toml': the settings' file has 'max_bach', .*'max_batch'"),
+        ("qqq = 1\n", "'qqq', which is no setting$"),
         ("port = \n", "is not TOML"),
         ("port = 'x'\n", "--port"),
     ],
@@ -89,6 +91,13 @@ def test_a_key_is_never_told() -> None:
 def test_a_wrong_file_is_told(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(OptionError, match=told):
         read_settings({"config": config(tmp_path, text)})
+
+
+def test_a_canary_without_a_version_is_told_once() -> None:
+    with pytest.raises(OptionError) as caught:
+        read_settings({"canary": ["digits=10%"]})
+    text = str(caught.value)
+    assert text.count("--canary") == text.count("digits=10%") == 1 and "2=10%" in text
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 _UNITS_US = {"us": 1.0, "µs": 1.0, "ms": 1e3, "s": 1e6}
 _DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})\s*(us|µs|ms|s)\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[\d.]+\s*", re.ASCII)
 
 
 def read_duration(text: str) -> float:
     """``20ms``, ``0.02s`` or ``20000us`` as microseconds; OptionError unless it is a duration above 0."""
     found = _DURATION.fullmatch(text)
     if found is None or float(found[1]) <= 0:
-        raise OptionError(f"{text!r} is no duration above 0", hint="give a number and its unit: 20ms, 0.02s or 20000us")
+        wrong = "has no unit" if _NUMBER.fullmatch(text) else "is no duration above 0"
+        raise OptionError(f"{text!r} {wrong}", hint="give a number and its unit: 20ms, 0.02s or 20000us")
     return float(found[1]) * _UNITS_US[found[2]]
 
 
@@ -89,8 +91,9 @@ def _predict_served(
     mergeable = sizes is not None
     predicted: dict[int, Range] = {}
     notes: list[str] = []
-    for size in sizes or [rows]:
-        with working(f"predicting a batch of {size}"):
+    tried = sizes or [rows]
+    for at, size in enumerate(tried, 1):
+        with working(f"predicting a batch of {size} ({at} of {len(tried)} at most)"):
             partition = session.partition(size, cached=True)
             predicted[size] = session.latency(size, partition)
             notes += [text for text in fallback_notes(partition) if len(predicted) == 1]

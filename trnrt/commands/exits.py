@@ -60,7 +60,11 @@ def call(app: Callable[[], object]) -> None:
 
 def _hint(error: TrnrtError) -> str | None:
     if isinstance(error, UnsupportedModelError):  # each blocker has a hint
-        return "; ".join(dict.fromkeys(blocker.hint for blocker in error.blockers if blocker.hint)) or None
+        hints = dict.fromkeys(blocker.hint for blocker in error.blockers if blocker.hint)
+        text = "; ".join(hints)
+        if len(error.blockers) > 1:
+            text = text.replace("runs this node on the CPU", "runs these nodes on the CPU")
+        return f"{text}; " * bool(text) + "`trnrt inspect` shows what each node needs, and where to cut the model"
     return error.hint
 
 

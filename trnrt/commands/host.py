@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 AWS_PACKAGES = ("nki", "neuronx-cc", "torch-neuronx")
 NO_DEVICE = "no Neuron device: the simulator is used; --device shows the checks"
 _ROWS = 8
+_LEAST_FREE = 1 << 28
+"""Bytes free on the cache's disk: with less, the plans of a larger model may not be kept."""
 _NOT_FOR_USERS = ("dev", "models", "neuron", "neuron-trace")
 _MARKED = re.compile(r"""\s*([\w.-]+).*\bextra\s*==\s*["']([\w-]+)["']""")
 
@@ -70,6 +73,12 @@ def _measure_cache() -> Finding:
 
     cache = PlanCache()
     size = f"{size_text(cache.entries.size())} of {size_text(cache.limit)}"
+    free = shutil.disk_usage(cache.directory).free if cache.directory.is_dir() else _LEAST_FREE
+    if free < _LEAST_FREE:
+        found = f"{cache.directory}: {size}, and {size_text(free)} free on its disk"
+        return Finding(
+            "cache", "warning", found, f"{size_text(_LEAST_FREE)} free", "free some space, or set TRNRT_CACHE"
+        )
     return Finding("cache", "ok", f"{cache.directory}: {size}")
 
 

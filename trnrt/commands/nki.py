@@ -101,7 +101,7 @@ def _text(report: Report) -> str:
     counts = f"{count_text(len(report.findings), 'finding')}, {count_text(len(report.calls), 'call')} traced"
     parts: list[Any] = [Text(f"{name_text(report.file)} on {report.target}, NKI {report.level}: {counts}", "bold")]
     if report.calls:
-        parts += ["", calls_table(report.calls)]
+        parts += ["", calls_table(report.calls, clean=report.clean)]
     if report.findings:
         parts += ["", findings_table(report.findings)]
     if report.warnings:

@@ -145,7 +145,8 @@ class Verb(click.Command):
         return found if ctx.ignore_unknown_options else [*found, _QUIET]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words of the command line; the error about a flag that was renamed names the new one."""
+        """Read the words of the command line; errors about renamed flags and patterns say what to write."""
+        given = [*args]
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -153,6 +154,12 @@ class Verb(click.Command):
             if hint is None:
                 raise
             raise OptionError(f"{self.name} has no {error.option_name} any more", hint=hint) from None
+        except click.UsageError as error:
+            # A pattern after a flag: the shell makes several words of it.
+            if "unexpected extra argument" not in error.message or not {"-i", "--input"} & {*given}:
+                raise
+            text = f"{error.message[0].lower()}{error.message[1:].rstrip('.')}"
+            raise OptionError(text, hint="--input takes one file; repeat it for each: -i A -i B") from None
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """The words of the usage line: arguments, and the flags that must be given."""

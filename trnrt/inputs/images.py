@@ -236,7 +236,8 @@ def _numbers(
     if scale is None:
         raise InputError(
             f"neither the model's metadata nor an option says how pixels (0 to 255) become {_input_text(wanted)}",
-            hint="give --scale 1/255 for values of 0 to 1, or 1 for 0 to 255",
+            hint="give --preprocess imagenet for networks that were trained on ImageNet; else --scale 1/255 for values "
+            "of 0 to 1, or 1 for 0 to 255, with --mean and --std if the model was trained so",
         )
     for name, numbers in (("mean", mean), ("std", std)):
         if len(numbers) not in (1, channels):
@@ -365,7 +366,8 @@ def recipe_text(files: str, how: Recipe, shape: Sequence[int | str | None], step
         formula = f"value = (pixel * {how.scale:.9g} - {_numbers_text(how.mean)}) / {_numbers_text(how.std)}"
     by: dict[str, list[str]] = {}
     for name, source in how.sources.items():
-        by.setdefault(source, []).append(name)
+        # One word for all flags: --preprocess sets several of them.
+        by.setdefault("options" if source.startswith("--") else source, []).append(name)
     origins = "; ".join(f"{', '.join(names)}: {source}" for source, names in by.items())
     done = list_text(steps, 4)
     if how.fit != FITS[0]:

@@ -213,7 +213,12 @@ def local_path(text: str) -> Path:
 def kind_of(path: Path) -> str:
     """A file's kind by its first bytes: "npy", "npz" or "image"; InputError for anything else."""
     with reading_file(path):
-        if path.exists() and not path.is_file():  # a directory, or a pipe that nothing may ever write to
+        if path.is_dir():
+            raise InputError(
+                f"can't read {_file(path)}: it is a folder",
+                hint="name the files in it; `trnrt predict` takes a folder of pictures",
+            )
+        if path.exists() and not path.is_file():  # a pipe that nothing may ever write to
             raise ValueError("it is no regular file")
         with path.open("rb") as file:
             start = file.read(8)

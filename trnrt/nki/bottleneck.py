@@ -153,7 +153,9 @@ def _step_name(timeline: Timeline, steps: Sequence[Step]) -> Callable[[Instructi
 
     def name(instruction: Instruction) -> tuple[str, str, int]:
         number = numbers[instruction.line]
-        return (steps[number].name[:_LONGEST_NAME] if number >= 0 else "no step", "", 0)
+        # Lines of no step belong to the last one, if it has no lines of its own (see ``profile_plan``).
+        known = number >= 0 or (len(steps) > 0 and steps[-1].lines == (0, 0))
+        return (steps[number].name[:_LONGEST_NAME] if known else "no step", "", 0)
 
     return name
 
@@ -210,7 +212,7 @@ def _join_lines(places: Sequence[Place]) -> list[str]:
     """The names of places, with the lines of a file together: ``lines 12 and 14``, ``line 3 of tiles.py``."""
     of_file: dict[str, list[int]] = defaultdict(list)
     for place in places:
-        of_file[place.name.partition(str(place.line))[2] if place.line else place.name].append(place.line)
+        of_file[place.name.partition(str(place.line))[2] if place.line else place.name.strip("()")].append(place.line)
     return [
         f"line{'s' * (len(lines) > 1)} {_list_text([str(line) for line in sorted(lines)])}{rest}" if lines[0] else rest
         for rest, lines in of_file.items()

@@ -17,6 +17,8 @@ class TrnrtError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")  # the last line of a traceback, for those who use Python
 
 
 class OptionError(TrnrtError):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from trnrt.report.layout import plain_text
+from trnrt.report.layout import Grid, plain_text
 from trnrt.report.progress import quiet
 from trnrt.text import escape_text, escaped_lines
 
@@ -35,7 +35,10 @@ def render(parts: Iterable[RenderableType]) -> str:
     page = StringIO()
     width = None if terminal or "COLUMNS" in os.environ else _WIDTH_OF_A_FILE
     console = Console(file=page, force_terminal=terminal, width=width, markup=False, emoji=False, highlight=False)
+    page_width = console.width
     for part in given:
+        # On a narrower page, rich would leave out columns. The terminal breaks the lines.
+        console.width = max(page_width, part.least_width) if isinstance(part, Grid) else page_width
         console.print(part, crop=False)  # a command line must be neither broken nor cut
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 

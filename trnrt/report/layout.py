@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _GAP = 2
 """Spaces between columns."""
+_LEAST = 8
+"""Characters in a line of a column that wraps: with fewer, nobody can read a name."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,18 @@ class Grid:
         for row in self.rows:
             table.add_row(*(Line(cell).__rich__() if isinstance(cell, str) else cell for cell in row))
         return table
+
+    @property
+    def least_width(self) -> int:
+        """The columns of text that the table needs: numbers and whole columns uncut, a few characters of all others."""
+        widths = [
+            max(
+                (len(str(row[at])) for row in [self.columns, *self.rows] if isinstance(row[at], (str, Line))), default=0
+            )
+            for at in range(len(self.columns))
+        ]
+        fixed = {*self.right, *self.whole}
+        return sum(width if at in fixed else min(width, _LEAST) for at, width in enumerate(widths)) + _GAP * len(widths)
 
     def lines(self, width: int) -> list[str] | None:
         """The table as plain lines; None if it is wider than ``width``, or a cell needs rich."""

@@ -295,15 +295,16 @@ def findings_table(findings: Iterable[Finding]) -> Grid:
 _FITS = {True: Line("pass", "green"), False: Line("does not fit", "yellow")}
 
 
-def calls_table(calls: Iterable[CheckedCall]) -> Grid:
-    """A line for each kernel call that was traced."""
+def calls_table(calls: Iterable[CheckedCall], *, clean: bool = True) -> Grid:
+    """A line for each kernel call that was traced; none passes if the file isn't ``clean``."""
+    passed = _FITS[True] if clean else Line("traced")
     rows = [
         (
             f"{name_text(call.kernel)}({name_text(call.arguments)})",
             _amount(call.instructions),
             _amount(call.sbuf_peak_bytes),
             _amount(call.psum_peak_bytes),
-            Line("FAIL", "bold red") if call.error is not None else _FITS[call.fits is not False],
+            Line("FAIL", "bold red") if call.error is not None else passed if call.fits is not False else _FITS[False],
         )
         for call in calls
     ]

@@ -82,7 +82,7 @@ def verdict_of(profile: Profile, tried: Sequence[Tried] = ()) -> Verdict | None:
 
 
 def _holder(found: Bottleneck) -> str:
-    if found.kind == "DMA data" and found.places and found.places[0].name.startswith("(weights"):
+    if _loads_weights(found):
         return "the DMA queues load weights"
     if found.kind in _HOLDS:
         return _HOLDS[found.kind]
@@ -92,13 +92,19 @@ def _holder(found: Bottleneck) -> str:
     return f"the {engine} engine works on elements"
 
 
+def _loads_weights(found: Bottleneck) -> bool:
+    return found.kind == "DMA data" and bool(found.places) and found.places[0].name.startswith("(weights")
+
+
 def _places(profile: Profile, found: Bottleneck) -> str:
     """`` in conv1 and conv2``; places that share the time evenly are only counted."""
+    if _loads_weights(found):
+        return " ahead of their steps"
     count = len(found.places) + found.more
     named = found.places[:_NAMES_SHOWN]
     if count > len(named) and sum(place.us for place in named) < found.us / 2:
         return f" ({count_text(count, 'line' if found.places[0].line else 'step')})"
-    names = [name_text(place.name) for place in named]
+    names = [name_text(place.name.strip("()")) for place in named]
     if all(name == f"line {place.line}" for name, place in zip(names, named, strict=True)) and len(names) > 1:
         numbers = sorted(place.line for place in named)
         names = [f"lines {numbers[0]}", *map(str, numbers[1:])]

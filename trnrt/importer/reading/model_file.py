@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import onnx
@@ -27,7 +28,7 @@ from trnrt.importer.reading.protos import all_tensors, name_standard_domain
 from trnrt.importer.reading.sizes import set_sizes
 from trnrt.importer.reading.sniffing import guess
 from trnrt.importer.records import OpenSizes
-from trnrt.text import one_line
+from trnrt.text import one_line, quote
 
 _EXPORT_AGAIN = "Copy or export the file again; an ONNX file is what torch.onnx.export or onnx.save writes."
 
@@ -110,11 +111,27 @@ def _content(path: Path, where: str) -> bytes:
         with path.open("rb") as file:
             data = file.read(LARGEST_MODEL + 1)
     except FileNotFoundError:
-        raise NoSuchModelError(f"{where}: there is no such file", hint="Check the path.") from None
+        raise NoSuchModelError(f"{where}: there is no such file", hint=_near_text(path)) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelFileError(f"{where}: the file can't be read ({reason})", hint="Check the path.") from error
     return data
+
+
+_ALIKE = 0.75
+"""How alike two names must be, endings included, to be proposed: 'rf.onnx' and 'odd.onnx' aren't."""
+
+
+def _near_text(path: Path) -> str:
+    """What may help where there is no file at ``path``: the models beside it that are called almost so."""
+    try:
+        beside = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".onnx")
+    except (OSError, ValueError):
+        return "Check the path."
+    name = path.name if path.suffix == ".onnx" else f"{path.name}.onnx"
+    near = get_close_matches(name, beside, cutoff=_ALIKE)
+    names = " and ".join(quote(str(path.with_name(name))) for name in near)
+    return f"Check the path; there {'is' if len(near) == 1 else 'are'} {names}." if near else "Check the path."
 
 
 def parse(data: bytes, where: str) -> onnx.ModelProto:

@@ -57,6 +57,11 @@ def _refusal(node: ir.Node) -> Refusal:
     )
 
 
+def is_foreign(node: ir.Node) -> bool:
+    """True for an operator of a domain that neither trnrt nor onnxruntime has: no CPU runs it, either."""
+    return node.domain not in ("", "ai.onnx.ml") and not node.domain.startswith(("ai.onnx.", "com.microsoft"))
+
+
 def is_quantised(node: ir.Node) -> bool:
     """True if only quantised models have such a node."""
     if node.domain != "" and not node.domain.startswith("com.microsoft"):

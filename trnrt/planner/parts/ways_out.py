@@ -13,6 +13,7 @@ import onnx_ir as ir
 from trnrt.errors import OptionError, TrnrtError, UnsupportedModelError
 from trnrt.importer import ImportedModel, import_model
 from trnrt.planner.checking import unknown
+from trnrt.planner.lowering.refusals import is_foreign
 from trnrt.planner.lowering.walk import node_name, value_name
 from trnrt.planner.options import PlanOptions
 from trnrt.planner.parts.cutting import cut, serialize_part, type_open_values
@@ -145,7 +146,10 @@ def _depends_on_input(value: ir.Value, flow: Flow) -> bool:
 def fallback_cost(
     model: ImportedModel, shapes: Shapes, options: PlanOptions, values: Mapping[str, Array] | None = None
 ) -> FallbackCost | None:
-    """The cost of the nodes that ``--fallback onnxruntime`` would run; None if that can't be planned either."""
+    """The cost of the nodes that ``--fallback onnxruntime`` would run; None if that can't be planned either, or if
+    onnxruntime doesn't have their operators."""
+    if any(is_foreign(node) for node in model.model.graph):
+        return None
     try:
         partition = make_partition(model, shapes, replace(options, effort=0, fallback="onnxruntime"), values)
     except (UnsupportedModelError, OptionError):
