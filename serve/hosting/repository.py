@@ -119,7 +119,9 @@ class Repository:
             raise Problem(404, missing_text(self.catalog, name))
         if version not in ("", named):
             raise Problem(400, f"{value_text(name)} and /versions/{version} name two versions; name one")
-        return models, named or "@"
+        if not named:
+            raise Problem(400, f"{value_text(name)} names no version behind its @")
+        return models, named
 
     @property
     def draining(self) -> bool:
