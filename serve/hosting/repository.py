@@ -120,7 +120,7 @@ class Repository:
         if version not in ("", named):
             raise Problem(400, f"{value_text(name)} and /versions/{version} name two versions; name one")
         if not named:
-            raise Problem(400, f"{value_text(name)} names no version behind its @")
+            raise Problem(404, f"{value_text(name)} names no version behind its @")
         return models, named
 
     @property
