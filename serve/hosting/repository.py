@@ -196,6 +196,12 @@ class Repository:
         planned = (self.settings, self.catalog, self._store, name, self._is_ready)
         await self._change_all(await asyncio.to_thread(plan_load, *planned), name)
 
+    def canary_of(self, name: str) -> Canary | None:
+        """The canary of a model. Problem(404) if there is no such model."""
+        if name not in self._families:
+            raise Problem(404, missing_text(self.catalog, name))
+        return self.catalog.canaries.get(name)
+
     async def set_canary(self, name: str, canary: Canary) -> None:
         """Give a version a share of its model's requests, on all workers. Problem: 404 or 400 if that can't be."""
         await self._finish(self._change_all(plan_canary(self.catalog, name, canary), name))
