@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -42,6 +43,8 @@ from trnrt.serve.settings_models import (
 from trnrt.serve.settings_words import own_words
 
 PREFIX = "TRNRT_"
+LARGEST_FILE = 4 << 20
+"""The largest file of settings, bytes: MOST_KEYS tables take about a tenth of that."""
 MULTIPROC = "PROMETHEUS_MULTIPROC_DIR"
 """The folder of several workers' metrics: the supervisor sets it before anything imports prometheus_client."""
 TABLES = ("model", "key")
@@ -384,8 +387,13 @@ def variable_of(field: str) -> str:
 
 
 def _check_file(path: Path) -> None:
-    """OptionError unless it is TOML."""
+    """OptionError unless it is TOML. Anything but a regular file of a sane size could block the server that reads it
+    again, or fill its memory."""
     try:
+        found = path.stat()
+        if not (S_ISREG(found.st_mode) or S_ISDIR(found.st_mode)) or found.st_size > LARGEST_FILE:
+            limit = f"is no regular file of up to {LARGEST_FILE >> 20} MiB"
+            raise OptionError(f"can't read the settings in {str(path)!r}: it {limit}")
         tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise OptionError(

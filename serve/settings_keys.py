@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from errno import EINVAL
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
@@ -141,6 +142,8 @@ def _read_hash(source: str, value: Any) -> str:
 
 def _read_file(name: str) -> bytes:
     try:
+        if Path(name).exists() and not Path(name).is_file():  # a pipe would block the server that reads it again
+            raise OSError(EINVAL, "it is no regular file")
         with Path(name).open("rb") as file:
             return file.read(LARGEST_KEY + 64).strip()
     except (OSError, ValueError) as error:

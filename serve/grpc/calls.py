@@ -83,8 +83,8 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.largest_message = HEADROOM * self.admission.largest_body
         self.pending = self.slow = 0
         self.leaving = asyncio.Event()
-        self.idle: set[asyncio.Task[Any]] = set()
-        """Streams that wait for a message."""
+        self.idle: dict[Call, None] = {}
+        """Streams that wait for a message, or for a status to change; those that wait longest first."""
         self._empty = asyncio.Event()
         self._large = ThreadPoolExecutor(1, "large messages")
         self._prefix, self._numbers = os.urandom(8).hex(), itertools.count()
@@ -97,10 +97,19 @@ class Calls(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def leave(self) -> None:
         """Wait until all calls so far are answered; streams end when they wait for a message."""
         self.leaving.set()
-        for task in list(self.idle):
-            task.cancel()
+        for call in list(self.idle):
+            call.task.cancel()
         if self.pending:
             await self._empty.wait()
+
+    def make_room(self) -> None:
+        """End the streams that have waited longest for a message, above half of the requests at once: a stream holds a
+        place, and costs its client nothing."""
+        most = max(1, self.repository.settings.max_concurrency // 2)
+        if len(self.idle) > most:
+            waiting = [call for call in self.idle if call.holds_place]
+            for call in waiting[: max(0, len(waiting) - most)]:
+                call.crowded_out = call.task.cancel()
 
     async def run(self, size: int, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that takes long for a message of ``size`` bytes: a large one on the thread for these."""
@@ -167,6 +176,7 @@ class Call:
         self._place, self._body, self._is_open = ExitStack(), Body(calls.admission), False
         self.deadline = Deadline(None, None)
         self._messages = 0
+        self.crowded_out = False
 
     def _begin_trace(self) -> None:
         """Give the call its place in the caller's trace, or in one of its own if spans are recorded."""
@@ -214,6 +224,7 @@ class Call:
         """The next message of a stream; None at its end. Problem(503) after ``idle_s``, or in a shutdown."""
         try:
             with self.idle():
+                self.calls.make_room()
                 async with asyncio.timeout(idle_s):
                     message = await self._context.read()
         except TimeoutError:
@@ -226,16 +237,19 @@ class Call:
         ending = Problem(503, "the server is shutting down and takes no more requests")
         if self.calls.leaving.is_set():
             raise ending
-        self.calls.idle.add(self.task)
+        self.calls.idle[self] = None
         try:
             yield
         except asyncio.CancelledError:
-            if not self.calls.leaving.is_set():
+            if self.crowded_out:
+                self.calls.metrics.count_rejection("concurrency")
+                ending = Problem(503, "no message came, and many streams wait; open another one", retry_after=1)
+            elif not self.calls.leaving.is_set():
                 raise
             self.task.uncancel()
             raise ending from None
         finally:
-            self.calls.idle.discard(self.task)
+            self.calls.idle.pop(self, None)
 
     @contextmanager
     def next_request(self) -> Iterator[None]:
@@ -261,6 +275,11 @@ class Call:
         if plain is not message:
             self._body.count(len(plain) - len(message))
         return plain
+
+    @property
+    def holds_place(self) -> bool:
+        """True if the call counts for --max-concurrency."""
+        return not self._is_open
 
     async def write(self, answer: bytes) -> None:
         """Send an answer of a stream."""

@@ -119,7 +119,9 @@ class Repository:
             raise Problem(404, missing_text(self.catalog, name))
         if version not in ("", named):
             raise Problem(400, f"{value_text(name)} and /versions/{version} name two versions; name one")
-        return models, named or "@"
+        if not named:
+            raise Problem(404, f"{value_text(name)} names no version behind its @")
+        return models, named
 
     @property
     def draining(self) -> bool:
@@ -193,6 +195,12 @@ class Repository:
             raise RuntimeError("this repository has no store: its models can't be loaded again")
         planned = (self.settings, self.catalog, self._store, name, self._is_ready)
         await self._change_all(await asyncio.to_thread(plan_load, *planned), name)
+
+    def canary_of(self, name: str) -> Canary | None:
+        """The canary of a model. Problem(404) if there is no such model."""
+        if name not in self._families:
+            raise Problem(404, missing_text(self.catalog, name))
+        return self.catalog.canaries.get(name)
 
     async def set_canary(self, name: str, canary: Canary) -> None:
         """Give a version a share of its model's requests, on all workers. Problem: 404 or 400 if that can't be."""

@@ -7,10 +7,9 @@ declares. A picture is preprocessed as the model declares.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -33,9 +32,6 @@ MOST_PIXELS = 1 << 25
 """A picture's pixels; decoding one takes a few bytes for each, however small its file is."""
 NOTHING_SAID = ImageOptions()
 _SUM_TOLERANCE = 1e-3
-
-# One thread at a time: a filter that all threads share silences Pillow's warnings, and decoding takes memory.
-_DECODING = Lock()
 
 
 # -- in ------------------------------------------------------------------------------------------------------------
@@ -148,10 +144,15 @@ class Sent:
 
 
 def pictures_of(
-    files: Sequence[tuple[str, bytes]], described: Description, largest: int, said: ImageOptions = NOTHING_SAID
+    files: Sequence[tuple[str, bytes]],
+    described: Description,
+    largest: int,
+    said: ImageOptions = NOTHING_SAID,
+    check: Callable[[], None] | None = None,
 ) -> Sent:
-    """The model's only input, made of pictures as the query says, else as the model declares. Call it off the event
-    loop.
+    """The model's only input, made of pictures as the query says, else as the model declares. Call it on one thread
+    alone (``pictures``): a filter that all threads share silences Pillow's warnings, and decoding takes memory.
+    ``check``: see ``read_images``.
 
     Raises:
         RequestError: for a model that takes no pictures, and for a file that is none
@@ -163,11 +164,10 @@ def pictures_of(
     try:
         how = recipe(meta.info, described.metadata, said)
         pictures = [NamedPicture(name, content) for name, content in files]
-        with _DECODING:
-            for picture in pictures:
-                picture.check_pixels(MOST_PIXELS)
-            placements: list[Placement] = []
-            array, _ = read_images(pictures, how, largest=largest, placements=placements)
+        for picture in pictures:
+            picture.check_pixels(MOST_PIXELS)
+        placements: list[Placement] = []
+        array, _ = read_images(pictures, how, largest=largest, placements=placements, check=check)
     except InputError as error:
         raise RequestError(advice_text(error)) from None
     return Sent({meta.name: array}, how, placements)

@@ -36,6 +36,8 @@ def add_operating(app: FastAPI) -> None:
     ):
         extra = schemas.body_of(body)
         add_route(app, "Model repository", "POST", f"/v2/repository/{path}", handler, success, failures, extra)
+    path = "/v2/repository/models/{model}/canary"
+    add_route(app, "Model repository", "GET", path, canary_state, "CanaryState", failures)
 
 
 async def metrics(request: Request) -> Response:
@@ -73,6 +75,16 @@ async def repository_canary(request: Request) -> Response:
     canary = await _read(request, operating.parse_canary)
     await repository.set_canary(request.path_params["model"], canary)
     return JSONAnswer({})
+
+
+async def canary_state(request: Request) -> Response:
+    """The version that has a share of a model's requests, as set last. Off (403) unless the server was started with
+    --admin.
+
+    Empty if there is none: then the highest version that is ready has every request.
+    """
+    canary = _admin_repository(request).canary_of(request.path_params["model"])
+    return JSONAnswer({} if canary is None else {"version": canary.version, "share": canary.share})
 
 
 async def _act_on_all(request: Request, action: Action, check: Callable[[bytes], None]) -> Response:

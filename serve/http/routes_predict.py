@@ -19,7 +19,8 @@ from trnrt.serve.http import schemas
 from trnrt.serve.http.bodies import read_body
 from trnrt.serve.http.drawing import Choice, choice_of, drawable, drawn_answer
 from trnrt.serve.http.limits import header, limit_time
-from trnrt.serve.http.predicting import Sent, pictures_of
+from trnrt.serve.http.pictures import read_pictures
+from trnrt.serve.http.predicting import Sent
 from trnrt.serve.http.problems import Problem
 from trnrt.serve.http.protocol import JSON, RequestError, dumps
 from trnrt.serve.http.routes import add_route, converter_of, media_type, repository_of
@@ -124,7 +125,7 @@ async def _read_request(request: Request, model: Model, most_elements: int, choi
         model.admit()  # the queue may have filled, or the model gone, while they came
         model.described.check_rows(len(files))
         largest = most_elements * _BYTES_A_VALUE
-        return await asyncio.to_thread(pictures_of, files, model.described, largest, choice.images)
+        return await read_pictures(files, model.described, largest, choice.images)
     converter = converter_of(request)
     body = await read_body(request, converter.check_json)
     current_trace.get().lap("receive")

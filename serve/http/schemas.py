@@ -43,6 +43,8 @@ def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
+_SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+
 SCHEMAS: dict[str, Schema] = {
     "Empty": {"type": "object"},
     "Error": {**_record(error=_STRING), "additionalProperties": False},
@@ -198,7 +200,8 @@ SCHEMAS: dict[str, Schema] = {
             "additionalProperties": False,
         },
     ),
-    "CanaryRequest": _record(version=_STRING, share={"type": "number", "minimum": 0, "maximum": 1}),
+    "CanaryRequest": _record(version=_STRING, share=_SHARE),
+    "CanaryState": _object("", version=_STRING, share=_SHARE),
     "RepositoryIndex": _list(_object("name state", name=_STRING, version=_STRING, state=_STRING, reason=_STRING)),
 }
 

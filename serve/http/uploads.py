@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from trnrt.serve.http.protocol import RequestError
+from trnrt.serve.http.tensors import value_text
 
 MOST_FILES = 64
+CHARSETS = ("utf-8", "us-ascii", "iso-8859-1")
+"""The charsets that a form may name, for the names of its fields and files."""
 MOST_FIELD_BYTES = 64 << 10
 """Bytes of a form's field that is no file."""
 
@@ -39,12 +43,21 @@ class WholeForm(MultiPartParser):
             raise MultiPartException("it ends before its closing boundary, so that a part of it is missing")
 
 
+def _check_charset(content_type: str) -> None:
+    """RequestError for a charset that names of fields rarely have: Python's decoders of some others fail, or take
+    minutes for 64 KiB."""
+    given = parse_options_header(content_type)[1].get(b"charset", b"utf-8").decode("latin-1")
+    if given.lower() not in CHARSETS:
+        raise RequestError(f"the form's charset is {value_text(given)}; it is one of {', '.join(CHARSETS)}")
+
+
 async def read_uploads(request: Request) -> list[tuple[str, bytes]]:
     """The files of a form with their names; the fields may have any names.
 
     Raises:
         RequestError: for a form that is malformed, cut, over a limit, or without a file
     """
+    _check_charset(request.headers.get("content-type", ""))
     parser = WholeForm(request.headers, request.stream())
     try:
         async with aclosing(parser.stream):

@@ -27,6 +27,10 @@ def read_changes(current: ServeSettings, models: Iterable[str]) -> ServeSettings
     except TrnrtError as error:
         log("error", "reload_failed", file=str(current.config), reason=error_text(error), kept="the settings so far")
         return None
+    if current.has_keys and not read.has_keys:  # as of a file that is being written
+        reason = "there are no keys any more, so that everybody would be let in: restart the server for that"
+        log("error", "reload_failed", file=str(current.config), reason=reason, kept="the settings so far")
+        return None
     changed = [name for name in type(current).model_fields if getattr(read, name) != getattr(current, name)]
     fixed = [name for name in changed if name not in RELOADED]
     if fixed:

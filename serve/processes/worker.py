@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -46,6 +47,21 @@ FLUSH_S = 0.1
 SWITCH_S = 0.0005
 """The longest time that a thread keeps the interpreter while another waits for it. With Python's own 5 ms, an event
 loop that is busy refusing requests delays a model's thread at each step of a batch."""
+
+
+class _Helpers(ThreadPoolExecutor):
+    """The event loop's own threads. The end of the loop does not wait for what they still do: nobody wants it."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Begin nothing more."""
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def make_loop() -> asyncio.AbstractEventLoop:
+    """A worker's event loop."""
+    loop = uvloop.new_event_loop()
+    loop.set_default_executor(_Helpers(thread_name_prefix="helper"))
+    return loop
 
 
 class _Server(uvicorn.Server):
@@ -196,7 +212,7 @@ def run_worker(
     spans = start_tracing(share.settings)
     try:
         lease_for(share.settings)  # held until the process ends, as the runtime in it keeps the cores that long
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=make_loop) as runner:
             return runner.run(_serve(share, listener, on_loaded, reserved))
     finally:
         if spans is not None:

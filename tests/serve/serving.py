@@ -168,6 +168,7 @@ class MadeUpRepository:
         self.models = {model.name: model for model in models}
         self.admission = Admission(self.settings, cast(Metrics, self.metrics))
         self.done: list[str] = []
+        self.canary: Canary | None = None
 
     def find(self, name: str, version: str = "") -> MadeUpModel:
         """As the real one."""
@@ -205,9 +206,15 @@ class MadeUpRepository:
         """Say so."""
         self.done.append(f"{action} {self.find(name).name}")
 
+    def canary_of(self, name: str) -> Canary | None:
+        """The last one."""
+        self.find(name)
+        return self.canary
+
     async def set_canary(self, name: str, canary: Canary) -> None:
         """Say so."""
         self.done.append(f"{self.find(name).name} {canary.version}={canary.share:g}")
+        self.canary = canary
 
     def index(self) -> list[dict[str, Any]]:
         """As the real one."""

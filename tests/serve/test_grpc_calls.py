@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 from pathlib import Path
 from typing import Any
@@ -395,6 +396,31 @@ def test_an_idle_stream_ends(monkeypatch: pytest.MonkeyPatch) -> None:
             stream = caller.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
             with pytest.raises(grpc.aio.AioRpcError, match=r"no message came for 0\.1 s"):
                 await stream.read()
+
+    run(work())
+
+
+def test_streams_that_wait_leave_room_for_others() -> None:
+    """A stream that sends nothing holds its place for minutes, and costs its client nothing."""
+
+    async def work() -> None:
+        async with serving_grpc(MadeUpRepository(doubling(), max_concurrency=4)) as caller:
+            open_stream = caller.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+            streams = [open_stream() for _ in range(9)]
+            for each in streams:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(each.wait_for_connection(), 0.1)
+            while sum(each.done() for each in streams) < 7:
+                await asyncio.sleep(0.01)
+            told = {await each.details() for each in streams if each.done()}
+            assert "no message came, and many streams wait; open another one" in told
+            assert messages.ReadyAnswer.FromString(await caller.call("ServerReady")).ready
+            waiting = [each for each in streams if not each.done()]
+            for each in waiting:
+                await each.write(typed_request("doubling").SerializeToString())
+                assert not messages.StreamAnswer.FromString(await each.read()).error_message
+                each.cancel()
+            assert len(waiting) == 2
 
     run(work())
 

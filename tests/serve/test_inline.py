@@ -130,6 +130,19 @@ def test_the_largest_batch_is_measured_if_the_smallest_is_quick(spent_s: float, 
     assert {(feeds["x"].shape, feeds["k"].shape) for feeds in given} == {((count, 3), (1,)) for count in rows}
 
 
+def test_a_model_that_waits_for_something_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no CPU time, and would stop the loop nevertheless."""
+    monkeypatch.setattr(inline, "SLOW_S", 0.01)
+    session = SimpleNamespace(backend="simulator", lengths=None)
+    described = SimpleNamespace(buckets=(1, 8))
+    fake = SimpleNamespace(
+        session=session, run=lambda _feeds: time.sleep(0.02), described=described, is_static=True, parameters=()
+    )
+    fake.golden = SimpleNamespace(feeds={"x": np.zeros((1, 3))})
+    measured = measure_batch(fake)
+    assert measured is not None and measured >= 0.02 > inline.QUICK_S
+
+
 @pytest.mark.parametrize("batching", [True, False])
 def test_a_short_model_answers_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batching: bool) -> None:
     """With the same numbers as on its thread, also from requests of several batches, which run there."""

@@ -240,6 +240,7 @@ def test_our_own_faults_say_nothing_but_an_id(monkeypatch: pytest.MonkeyPatch) -
 
 def test_repository_extension_is_off() -> None:
     repository = MadeUpRepository(doubling())
+    assert "--admin" in error_of(ask(app_of(repository), "GET", "/v2/repository/models/doubling/canary"), 403)
     for path in ("index", "models/doubling/load", "models/doubling/unload", "models/doubling/canary"):
         assert "--admin" in error_of(ask(app_of(repository), "POST", f"/v2/repository/{path}"), 403)
     assert repository.done == []
@@ -256,7 +257,10 @@ def test_repository_extension() -> None:
     assert repository.done == ["load doubling", "unload doubling"]
     assert ask(app, "POST", "/v2/repository/index", json={"ready": True}).json()[0]["state"] == "READY"
     canary = {"version": "1", "share": 0.25}
+    assert ask(app, "GET", "/v2/repository/models/doubling/canary").json() == {}
     assert ask(app, "POST", "/v2/repository/models/doubling/canary", json=canary).status_code == 200
+    assert ask(app, "GET", "/v2/repository/models/doubling/canary").json() == canary
+    error_of(ask(app, "GET", "/v2/repository/models/nobody/canary"), 404)
     parameters = {"parameters": {"unload_dependents": False}}  # as Triton's client sends it
     assert ask(app, "POST", "/v2/repository/models/doubling/unload", json=parameters).status_code == 200
     assert repository.done[2:] == ["doubling 1=0.25", "unload doubling"]

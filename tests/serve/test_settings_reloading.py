@@ -87,7 +87,8 @@ def test_keys_and_limits_change_at_once_and_no_model_is_loaded(tmp_path: Path, m
         assert model._engine is not None and model._engine.loaded is loaded and model.loaded_settings is was
         assert model._engine.batcher._limits.queue == 7
         await server.reload(
-            f"max_concurrency = 9\nmax_body_mib = 3\n{TOP}[model.relu]\nshadow = 1.0\nbatching = false\n"
+            f"max_concurrency = 9\nmax_body_mib = 3\n{TOP}{key('bob', BOB)}"
+            "[model.relu]\nshadow = 1.0\nbatching = false\n"
         )
         assert model._engine.shadow.share == 1.0 and not loaded.mergeable
         assert server.repository.admission.largest_body == 3 << 20 and server.repository.admission._most == 9
@@ -108,10 +109,14 @@ def test_keys_and_hosts_that_come_and_go(tmp_path: Path, monkeypatch: pytest.Mon
                 return (await client.get("/v2", headers={"Host": host, "X-API-Key": secret})).status_code
 
             assert [await status("localhost"), await status("a.example")] == [200, 421]
-            await server.reload(TOP + key("alice", ALICE))
-            assert [await status("localhost"), await status("a.example", ALICE)] == [401, 200]
             await server.reload(f'{TOP}allowed_host = ["a.example"]\n')
             assert [await status("a.example"), await status("b.example")] == [200, 421]
+            await server.reload(TOP + key("alice", ALICE))
+            assert [await status("localhost"), await status("a.example", ALICE)] == [401, 200]
+            for text in (TOP, ""):
+                await server.reload(text)
+                assert [await status("localhost"), await status("a.example", ALICE)] == [401, 200]
+                assert "everybody would be let in" in server.lines[-1]["reason"]
 
     run(work())
 
@@ -188,6 +193,24 @@ def test_a_wrong_file_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
         assert "alices-new-key" not in str(line)
 
     run(work())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zeros", "key"])
+def test_what_can_not_be_read_to_its_end_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A supervisor that waits for a pipe obeys no signal any more; one that reads /dev/zero takes all memory."""
+    server = Server(tmp_path, monkeypatch, TOP + key("alice", ALICE), relu=RELU)
+    before = server.repository.settings
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if kind == "key":
+        server.file.write_text(f'[key.bob]\nfile = "{pipe}"\n', encoding="utf-8")
+    else:
+        server.file.unlink()
+        server.file.symlink_to("/dev/zero" if kind == "zeros" else pipe)
+    assert rereading.read_changes(before, ["relu"]) is None
+    assert "regular file" in server.lines[-1]["reason"]
 
 
 def test_what_needs_a_restart_is_told_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from serving import MODELS, MadeUpModel, MadeUpRepository, app_of, ask, error_of
 
 from trnrt.importer import import_model
 from trnrt.serve.hosting.description import TensorMeta
-from trnrt.serve.http.uploads import MOST_FIELD_BYTES, MOST_FILES
+from trnrt.serve.http.uploads import CHARSETS, MOST_FIELD_BYTES, MOST_FILES
 
 DIGITS = import_model(MODELS / "digits_cnn.onnx").metadata
 HEAD = {"Content-Type": "multipart/form-data; boundary=b"}
@@ -103,3 +103,19 @@ def test_files_never_reach_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     big = picture() + bytes(3 << 20)
     assert post(part(big) + b"--b--\r\n").status_code == 200
     error_of(post(part(big) + b"--b--\r\n", max_body_mib=1), 413)
+
+
+@pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "utf-16", "zlib", "x\\0", ""])
+def test_a_charset_is_one_of_a_few(charset: str) -> None:
+    """It chooses Python's decoder of the names: some raise errors of their own (500), punycode's takes minutes."""
+    hostile = {"Content-Type": f'multipart/form-data; boundary=b; charset="{charset}"'}
+    body = part(b"\xff" * 5, file=None) + TWO + b"--b--\r\n"
+    app = app_of(MadeUpRepository(model()))
+    assert "charset" in error_of(ask(app, "POST", "/predict", content=body, headers=hostile), 400)
+
+
+@pytest.mark.parametrize("charset", CHARSETS)
+def test_the_usual_charsets_are_taken(charset: str) -> None:
+    named = {"Content-Type": f"multipart/form-data; boundary=b; charset={charset.upper()}"}
+    app = app_of(MadeUpRepository(model()))
+    assert ask(app, "POST", "/predict", content=TWO + b"--b--\r\n", headers=named).status_code == 200

@@ -183,7 +183,7 @@ def test_a_request_names_a_version_or_a_content(tmp_path: Path) -> None:
                 assert await version(client, address) == number
         for path, status, text in (
             ("times@3", 404, "no version '3'; its versions are 2, 1"),
-            ("times@", 404, "no version"),
+            ("times@", 404, "names no version"),
             ("times@01", 404, "no version"),
             ("times@1/versions/2", 400, "name two versions"),
             ("times@sha256:0123456789ab", 404, "has no content sha256:0123456789ab; it has sha256:"),
@@ -350,7 +350,10 @@ def test_traffic_is_divided_and_given_back_in_one_call(tmp_path: Path) -> None:
         assert (await client.get("/v2/models/times")).json()["digest"] == digest_of(tmp_path / "times/2/model.onnx")
         same = {await version(client, headers={"X-Request-Id": "a-session"}) for _ in range(20)}
         assert len(same) == 1, "an id's version is always the same"
+        path = "/v2/repository/models/times/canary"
+        assert (await client.get(path)).json() == {"version": "3", "share": 0.25}
         assert (await act(client, "times/canary", json={"version": "3", "share": 0})).status_code == 200
+        assert (await client.get(path)).json() == {"version": "3", "share": 0}
         assert {await version(client) for _ in range(50)} == {"2"}
         assert await version(client, "times@3") == "3", "it is still there"
         assert (await act(client, "times/canary", json={"version": "3", "share": 1})).status_code == 200
@@ -380,6 +383,8 @@ def test_a_canary_that_is_not_ready_costs_no_request(tmp_path: Path) -> None:
             assert await version(client) == "1"
             assert (await act(client, "times@2/unload")).status_code == 200
             assert await version(client) == "1" and repository.catalog.canaries == {}
+            assert (await client.get("/v2/repository/models/times/canary")).json() == {}
+            error_of(await client.get("/v2/repository/models/none/canary"), 404)
             for body, status in (({"version": "2", "share": 0.1}, 404), ({"version": "1", "share": 0.1}, 400)):
                 error_of(await act(client, "times/canary", json=body), status)
             error_of(await act(client, "none/canary", json={"version": "1", "share": 0.1}), 404)

@@ -10,6 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from trnrt.errors import InputError
+from trnrt.inputs.anatomy import check_anatomy
 from trnrt.text import quote, reason_text
 
 if TYPE_CHECKING:
@@ -42,9 +43,11 @@ class NamedPicture(BytesIO):
         return self.name
 
     def check_pixels(self, most: int) -> None:
-        """InputError for an image of more than ``most`` pixels by its header; it is not decoded."""
+        """InputError for an image of more than ``most`` pixels by its header, or one that takes long to decode for
+        another reason (``anatomy``); it is not decoded."""
         from PIL import Image
 
+        check_anatomy(self.getbuffer(), self.name)
         with silence_pillow(), reading_errors(self), Image.open(self, formats=("PNG", "JPEG")) as file:
             if file.width * file.height > most:
                 raise InputError(f"{quote(self.name)} has {file.width}x{file.height} pixels; the limit is {most:,}")
@@ -121,6 +124,8 @@ def turn_upright(picture: Image, steps: dict[str, None]) -> Image:
 
 def convert_color(picture: Image, mode: str, steps: dict[str, None]) -> Image:
     """The picture in mode L, RGB or RGBA."""
+    if picture.mode in ("P", "PA") and picture.palette is None:
+        raise ValueError("its pixels are places of a palette, which it does not have")
     if picture.mode.startswith("I"):
         steps["16-bit pixels reduced to 8 bits"] = None
         picture = _reduce_depth(picture)

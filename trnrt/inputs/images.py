@@ -13,7 +13,7 @@ expect, by the keys that its exporter writes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,12 +138,18 @@ def recipe(wanted: TensorInfo, metadata: Mapping[str, str], said: ImageOptions) 
 
 
 def read_images(
-    paths: Sequence[Path | NamedPicture], how: Recipe, *, largest: int, placements: list[Placement] | None = None
+    paths: Sequence[Path | NamedPicture],
+    how: Recipe,
+    *,
+    largest: int,
+    placements: list[Placement] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> tuple[npt.NDArray[Any], str]:
     """The images as one batch in the recipe's layout and dtype, and a line that describes it.
 
     Images of another size are fitted as the recipe says (bilinear, antialiased). Making the batch takes up to
-    ``largest`` bytes. ``placements`` receives where each picture lies in the input.
+    ``largest`` bytes. ``placements`` receives where each picture lies in the input. ``check`` is called before each
+    one; what it raises ends the work.
 
     Raises:
         InputError: for a file that is no PNG or JPEG, damaged, or too large.
@@ -153,6 +159,8 @@ def read_images(
     pictures: list[npt.NDArray[np.uint8]] = []
     steps: dict[str, None] = {}
     for path in paths:
+        if check is not None:
+            check()
         with silence_pillow():
             pixels, placement = _read_pixels(path, how, steps, largest // len(paths))
         if placements is not None:
