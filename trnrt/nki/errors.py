@@ -19,7 +19,11 @@ class TrnrtError(Exception):
         self.hint = hint
 
 
-class OptionError(TrnrtError):
+class ArgumentError(TrnrtError):
+    """An argument of a call doesn't fit: an input of a run, or an option."""
+
+
+class OptionError(ArgumentError):
     """A flag or argument has a value that trnrt does not take."""
 
 
