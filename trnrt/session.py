@@ -127,13 +127,13 @@ class InferenceSession(OrtSession):
             raise TypeError(f"InferenceSession has no option {min(unknown)!r}")
         begun = time.perf_counter_ns()
         self._take_options(sess_options, more)
-        self._source = self._with_weights(read_source(model, more.get("path_or_bytes")))
+        self._source = self._replace_weights(read_source(model, more.get("path_or_bytes")))
         asked = {"target": target, "dtype": dtype, "backend": backend, "fallback": fallback, "buckets": buckets}
         chosen = self._read_providers(providers, provider_options)
         given = {name: value for name, value in asked.items() if value is not None and (name, value) != _AUTO}
         self._asked = {"backend": "auto", "shapes": shapes, **more, **chosen, **given}
         self._open(self._asked)
-        self._write_optimized()
+        self._write_optimized(self.serialized())
         self._begin_profiling(begun)
 
     def _open(self, asked: dict[str, Any]) -> None:

@@ -75,9 +75,9 @@ from onnxruntime, which is installed with trnrt, and give the file that they wri
 ## Inputs
 
 `run` takes arrays, lists, numbers of Python, `OrtValue`s, and tensors of PyTorch on the CPU. onnxruntime has no more
-than the first two and `OrtValue`. As there, an input's dtype must be the model's, and numbers in the other byte order
-are converted (onnxruntime 1.32 reads them wrongly). An input that is a scalar in the model may be an array with one
-number, as in onnxruntime; it is then a scalar in all of the model.
+than the first two and `OrtValue`. As there, an array's dtype must be the model's, and an input that is a scalar in the
+model may be an array with one number; here it becomes a scalar. Numbers in the other byte order are converted;
+onnxruntime 1.32 reads them wrongly.
 
 ## Memory
 

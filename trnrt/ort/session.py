@@ -87,10 +87,6 @@ class OrtSession(ABC):
         """The parts for ``batch`` rows."""
 
     @abstractmethod
-    def serialized(self) -> str | bytes:
-        """The model's path or its bytes, as onnxruntime loads them."""
-
-    @abstractmethod
     def close(self) -> None:
         """Release compiled programs."""
 
@@ -299,21 +295,21 @@ class OrtSession(ABC):
         warn_ignored({name: reason for name, reason in _ARGUMENTS.items() if more.get(name)}, self._severity)
         self._profiling_start_ns = 0
 
-    def _with_weights(self, source: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
+    def _replace_weights(self, source: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
         """The model, or its content with the weights that the session's options give."""
         if self._given_options is None or not (weights := self._given_options.weights):
             return source
         self._own_name = None if isinstance(source, bytes) else Path(source).stem
         return replace_weights(source, weights)
 
-    def _write_optimized(self) -> None:
+    def _write_optimized(self, model: str | bytes) -> None:
         """Write onnxruntime's optimised model, if the session's options ask for it."""
         options = self._given_options
         if options is not None and options.optimized_model_filepath:
             from trnrt.ort.optimized import write_optimized
 
             path, level = options.optimized_model_filepath, int(options.graph_optimization_level)
-            write_optimized(self.serialized(), path, level, options.sizes, options.entries)
+            write_optimized(model, path, level, options.sizes, options.entries)
 
     def _read_providers(
         self, providers: Sequence[object] | None, options: Sequence[Mapping[str, str]] | None

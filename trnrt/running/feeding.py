@@ -76,11 +76,13 @@ def check_outputs(model: ImportedModel, names: Sequence[str] | None) -> list[str
     wanted = [] if names is None else list(names)
     for name in wanted:
         if name not in known:
-            raise InputError(f"the model has no output {_shown(name)}", hint=f"its outputs are {names_text(known)}")
+            raise InputError(
+                f"the model has no output {_given_name(name)}", hint=f"its outputs are {names_text(known)}"
+            )
     return wanted or known
 
 
-def _shown(name: object) -> str:
+def _given_name(name: object) -> str:
     """A name as a caller gave it, which may be no text."""
     return quote(name) if isinstance(name, str) else repr(name)
 
@@ -110,7 +112,7 @@ def check_feeds(model: ImportedModel, feeds: Mapping[str, Array]) -> dict[str, A
             hint = f"its inputs are {names_text(known)}"
             if name in model.model.graph.initializers:
                 hint += f"; {quote(name)} is a weight, which SessionOptions.add_initializer replaces"
-            raise kind(f"the model has no input {_shown(name)}", hint=hint)
+            raise kind(f"the model has no input {_given_name(name)}", hint=hint)
     if missing:
         wanted = "; ".join(f"{quote(i.name)}, {i.dtype} {shape_text(i.shape)}" for i in missing)
         raise MissingInputError(f"missing input: {wanted}", hint=f"given: {names_text(feeds) or 'none'}")
