@@ -192,7 +192,7 @@ def test_numbers_of_the_other_byte_order_are_converted(tmp_path: Path) -> None:
 
 def test_numbers_of_python_lose_nothing(tmp_path: Path) -> None:
     write_scalar(tmp_path)
-    session = trnrt.InferenceSession(tmp_path / "scalar.onnx")
+    session: Any = trnrt.InferenceSession(tmp_path / "scalar.onnx")
     np.testing.assert_array_equal(session.run(None, {"x": X, "rate": 3})[0], 3 * X)
     with pytest.raises(errors.InputError, match="'rate' is float64; the model wants int64"):
         session.run(None, {"x": X, "rate": 1.5})
