@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trnrt.nki.errors import ArgumentError as ArgumentError
 from trnrt.nki.errors import KernelError as KernelError
 from trnrt.nki.errors import KernelMemoryError as KernelMemoryError
 from trnrt.nki.errors import KernelWarning as KernelWarning
@@ -24,8 +25,12 @@ class NoSuchModelError(ModelFileError):
     """There is no model file at the path."""
 
 
-class InputError(TrnrtError):
+class InputError(ArgumentError):
     """An input array or image does not fit the model: name, shape, dtype, or content."""
+
+
+class MissingInputError(InputError, ValueError):
+    """A run lacks an input of the model. It is a ValueError, too: onnxruntime raises that."""
 
 
 class TooManyBadError(TrnrtError):

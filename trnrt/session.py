@@ -127,12 +127,13 @@ class InferenceSession(OrtSession):
             raise TypeError(f"InferenceSession has no option {min(unknown)!r}")
         begun = time.perf_counter_ns()
         self._take_options(sess_options, more)
-        self._source = read_source(model, more.get("path_or_bytes"))
+        self._source = self._replace_weights(read_source(model, more.get("path_or_bytes")))
         asked = {"target": target, "dtype": dtype, "backend": backend, "fallback": fallback, "buckets": buckets}
         chosen = self._read_providers(providers, provider_options)
         given = {name: value for name, value in asked.items() if value is not None and (name, value) != _AUTO}
         self._asked = {"backend": "auto", "shapes": shapes, **more, **chosen, **given}
         self._open(self._asked)
+        self._write_optimized(self.serialized())
         self._begin_profiling(begun)
 
     def _open(self, asked: dict[str, Any]) -> None:
@@ -201,8 +202,11 @@ class InferenceSession(OrtSession):
         self.backend_reason = choice.reason
 
     def _read_model(self, cache: PlanCache) -> None:
-        own = self._sizes  # the cache knows models as their files have them
-        self.model: ImportedModel = import_model(self._file, sizes=own) if own else open_model(self._file, cache)
+        own, name = self._sizes, self._own_name  # the cache knows models as their files have them
+        changed = own or name is not None
+        self.model: ImportedModel = (
+            import_model(self._file, name=name, sizes=own) if changed else open_model(self._file, cache)
+        )
         self.name = self.model.name
         self.metadata = self.model.metadata
         self._slicer = Slicer(self.model)

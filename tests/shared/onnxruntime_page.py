@@ -52,6 +52,33 @@ options `target`, `dtype` and `fallback`; others' names are ignored:
 
     ort.InferenceSession("model.onnx", providers=[("TrnrtSimulatorExecutionProvider", {"dtype": "bf16"})])
 
+## Weights and files
+
+`SessionOptions.add_initializer` and its relatives give values for weights when a session is made. Unlike onnxruntime,
+trnrt refuses a name that the model has not, and another dtype or shape. `get_overridable_initializers` is empty: a run
+can't replace a weight.
+
+`add_session_config_entry` keeps any key, and obeys three kinds:
+
+- `session.disable_cpu_ep_fallback`: with "1", a session with `fallback` is refused.
+- `session.model_external_initializers_file_folder_path`: the folder of the data files of a model given as bytes.
+- `session.optimized_model_...`: passed to onnxruntime, which writes the file of `optimized_model_filepath`.
+
+## Other modules of onnxruntime
+
+`onnxruntime.quantization`, `.tools` and `.transformers` work on files. They are no part of trnrt: keep importing them
+from onnxruntime, which is installed with trnrt, and give the file that they write to `trnrt.InferenceSession`.
+`onnxruntime.backend` has its counterpart in `trnrt.interfaces.onnx_backend`.
+
+`trnrt.__version__` is trnrt's. Where a script needs a version of onnxruntime, let it ask `onnxruntime.__version__`.
+
+## Inputs
+
+`run` takes arrays, lists, numbers of Python, `OrtValue`s, and tensors of PyTorch on the CPU. onnxruntime has no more
+than the first two and `OrtValue`. As there, an array's dtype must be the model's, and an input that is a scalar in the
+model may be an array with one number; here it becomes a scalar. Numbers in the other byte order are converted;
+onnxruntime 1.32 reads them wrongly.
+
 ## Memory
 
 All values are in the host's memory: `OrtValue` and `IOBinding` share it with numpy, as onnxruntime's do for "cpu".
@@ -63,7 +90,8 @@ With `SessionOptions.enable_profiling`, `end_profiling` writes `PREFIX_DATE.json
 (ui.perfetto.dev) and for scripts that read onnxruntime's. Events of the category `Session` are wall-clock times:
 `session_initialization` and each `model_run`. Events of the category `Node` are the steps of a plan, with their
 *predicted* times on the device, one after the other from the start of their run; `args` has `op_name`, `provider` and
-the ONNX `nodes`. The timeline of the last run's kernels follows, with each core as a process.
+the ONNX `nodes`. A step that fuses nodes has their operators joined: `Conv+Relu`. The timeline of the last run's
+kernels follows, with each core as a process.
 
 """
 
@@ -72,7 +100,10 @@ _ERRORS = """## Errors
 trnrt raises its own errors, which are all `trnrt.errors.TrnrtError`, with a `hint` that says what to do. Code that
 catches onnxruntime's by name keeps working: `trnrt.capi.onnxruntime_pybind11_state` has the names below, each as the
 class that trnrt raises in its place. One class may stand for several names, so put the most special one first, as in
-onnxruntime. onnxruntime raises ValueError for a missing input, where trnrt raises InputError.
+onnxruntime. A missing input is a ValueError, as there. Differences: an option of a wrong type or value is an
+OptionError, for which onnxruntime has TypeError, RuntimeError or InvalidArgument. Any file that is no valid model is a
+ModelFileError, for which onnxruntime may have InvalidArgument or Fail. An unsupported operator is refused when its
+shapes are known, mostly by the first run.
 
 | onnxruntime | trnrt |
 |---|---|

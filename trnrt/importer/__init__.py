@@ -14,12 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trnrt.importer.model import ImportedModel
-from trnrt.importer.records import GraphView, OpenSizes, TensorInfo
+from trnrt.importer.records import GivenWeights, GraphView, OpenSizes, TensorInfo
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["GraphView", "ImportedModel", "OpenSizes", "TensorInfo", "check_file", "describe", "import_model"]
+__all__ = [
+    "GivenWeights",
+    "GraphView",
+    "ImportedModel",
+    "OpenSizes",
+    "TensorInfo",
+    "check_file",
+    "describe",
+    "import_model",
+    "replace_weights",
+]
 
 _NO_SIZES = OpenSizes()
 
@@ -51,6 +61,18 @@ def check_file(path: Path) -> None:
     from trnrt.importer.reading import model_file
 
     model_file.check_file(path)
+
+
+def replace_weights(source: str | os.PathLike[str] | bytes, given: GivenWeights) -> bytes:
+    """The content of a model's file with these weights in the place of its own, and with all external data in it.
+
+    Raises:
+        ModelFileError: for a file that can't be read, or is no ONNX model.
+        OptionError: for a weight that the model has not, or of another dtype or shape.
+    """
+    from trnrt.importer.reading import replacing
+
+    return replacing.replace_weights(source, given)
 
 
 def describe(model: ir.Model) -> str:

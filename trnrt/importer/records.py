@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,19 @@ class OpenSizes:
 
     def __bool__(self) -> bool:
         return bool(self.named or self.denoted)
+
+
+@dataclass(frozen=True)
+class GivenWeights:
+    """Values for a model's weights: ``arrays`` by the weights' names, the contents of ``files`` with external data by
+    their names in the model, and the ``folder`` of its other data files."""
+
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    folder: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.arrays or self.files or self.folder)
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,24 @@ def as_numpy(dtype: str) -> np.dtype[Any]:
     return as_dtype("bfloat16").numpy if dtype == "bfloat16" else np.dtype(dtype)
 
 
-def as_array(given: Array | Sequence[object], info: TensorInfo) -> Array:
-    """A value for an input as an array; a list gets the input's dtype, as in onnxruntime."""
+def as_array(given: Array | Sequence[object] | float | None, info: TensorInfo) -> Array:
+    """A value for an input as an array of this machine's byte order.
+
+    A list, or a number of Python that loses nothing, gets the input's dtype. An array with one number becomes a scalar
+    if the input is one: onnxruntime takes both.
+    """
+    if given is None:
+        raise InputError(f"input {quote(info.name)} is None", hint=f"give an array of {info.dtype}")
+    is_number = (type(given) in (int, float) and "float" in info.dtype) or (type(given) is int and "int" in info.dtype)
     try:
-        return np.asarray(given, as_numpy(info.dtype)) if isinstance(given, (list, tuple)) else np.asarray(given)
+        is_plain = isinstance(given, (list, tuple)) or is_number
+        array = np.asarray(given, as_numpy(info.dtype)) if is_plain else np.asarray(given)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"input {quote(info.name)} is no array of {info.dtype}: {error}") from None
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    is_scalar = not info.shape and array.size == 1 and not info.dtype.endswith(")")
+    return array.reshape(()) if is_scalar else array
 
 
 def check_array(array: Array, info: TensorInfo, batch: int | str | None, *, may_be_empty: bool = False) -> None:

@@ -21,7 +21,11 @@ class TrnrtError(Exception):
             self.add_note(f"hint: {hint}")  # the last line of a traceback, for those who use Python
 
 
-class OptionError(TrnrtError):
+class ArgumentError(TrnrtError):
+    """An argument of a call doesn't fit: an input of a run, or an option."""
+
+
+class OptionError(ArgumentError):
     """A flag or argument has a value that trnrt does not take."""
 
 

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from trnrt.errors import OptionError
 from trnrt.ort.ignoring import set_severity, warn_of
 from trnrt.ort.providers import get_all_providers, get_available_providers, get_device
 from trnrt.ort.table import MODULE
+
+_FATAL = 4
+"""onnxruntime's highest level of its log."""
 
 
 def get_version_string() -> str:
@@ -42,7 +46,11 @@ def print_debug_info() -> None:
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """With 3 (errors) or more, the warnings about ignored names stay out."""
+    """With 3 (errors) or more, the warnings about ignored names stay out. OptionError unless it is 0 to 4."""
+    if not isinstance(severity, int) or not 0 <= severity <= _FATAL:
+        raise OptionError(
+            f"the severity is {severity!r}", hint="give 0 (verbose), 1 (info), 2 (warning), 3 (error) or 4 (fatal)"
+        )
     set_severity(severity)
 
 

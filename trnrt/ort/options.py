@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import InterruptedRunError, OptionError
-from trnrt.importer import OpenSizes
+from trnrt.importer import GivenWeights, OpenSizes
+from trnrt.ort.checking import check_lengths, check_text, fitting_value
 from trnrt.ort.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from trnrt.ort.ignoring import warn_ignored
 from trnrt.ort.refused import refusal
 from trnrt.ort.table import Status, names_of, note_of
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trnrt.ort.values import OrtValue
+
 NO_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
-"""The one key of onnxruntime that trnrt obeys: with "1", nothing may run on the CPU."""
+"""The key with whose "1" nothing may run on the CPU."""
+
+DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The key for the folder of a model's data files, for a model that is given as bytes."""
+
+_OBEYED = (NO_CPU_FALLBACK, DATA_FOLDER)
+_WRITING = "session.optimized_model_"
+"""The start of the keys that say how the optimised model is written."""
 
 _NO_KEYS = "no such key means anything here"
 
 
+class _Checked:
+    """Options whose values are checked when they are set: OptionError for one of another type."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, fitting_value(type(self), name, value))
+
+
 @dataclass(slots=True)
-class SessionOptions:
+class SessionOptions(_Checked):
     """Options of a session; docs/onnxruntime-api.md says which of them mean something here.
 
     Nothing warns before a session is made with them: then one warning names those that are ignored.
@@ -47,10 +69,35 @@ class SessionOptions:
     _providers: list[tuple[str, dict[str, str]]] = field(default_factory=list, init=False, repr=False)
     _sizes: dict[str, int] = field(default_factory=dict, init=False, repr=False)
     _denoted_sizes: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+    _arrays: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False)
+    _files: dict[str, bytes] = field(default_factory=dict, init=False, repr=False)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Keep a value for a key."""
-        self._config[key] = value
+        self._config[key] = check_text(f"the config entry {key!r}", value)
+
+    def add_initializer(self, name: str, ortvalue: OrtValue, /) -> None:
+        """Use this value in the place of the model's weight ``name``; a session reads it when it is made."""
+        if not hasattr(ortvalue, "numpy"):
+            raise OptionError(
+                f"the value for the weight {name!r} is of type {type(ortvalue).__name__}",
+                hint="give OrtValue.ortvalue_from_numpy(array)",
+            )
+        self._arrays[name] = ortvalue.numpy()
+
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue], /) -> None:
+        """Use these values in the place of the model's weights of these names."""
+        check_lengths(names=names, values=values)
+        for name, value in zip(names, values, strict=True):
+            self.add_initializer(name, value)
+
+    def add_external_initializers_from_files_in_memory(
+        self, file_names: Sequence[str], buffers: Sequence[bytes], lengths: Sequence[int], /
+    ) -> None:
+        """Use these contents for the model's data files of these names, in place of the files."""
+        check_lengths(file_names=file_names, buffers=buffers, lengths=lengths)
+        for name, content, length in zip(file_names, buffers, lengths, strict=True):
+            self._files[name] = bytes(content)[:length]
 
     def get_session_config_entry(self, key: str) -> str:
         """The key's value; OptionError if it has none."""
@@ -92,25 +139,38 @@ class SessionOptions:
         return OpenSizes(dict(self._sizes), dict(self._denoted_sizes))
 
     @property
+    def weights(self) -> GivenWeights:
+        """What takes the place of the model's weights and data files."""
+        return GivenWeights(dict(self._arrays), dict(self._files), self._config.get(DATA_FOLDER))
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """The config entries that onnxruntime obeys when it writes the optimised model."""
+        return {key: value for key, value in self._config.items() if key.startswith(_WRITING)}
+
+    @property
     def forbids_cpu(self) -> bool:
         """True if nothing may run on the CPU."""
         return self._config.get(NO_CPU_FALLBACK) == "1"
 
     def check(self) -> None:
         """Warn once about what is ignored; NotSupportedError for what can't be done."""
-        if self.optimized_model_filepath:
-            raise refusal("SessionOptions", "optimized_model_filepath")
         ignored = _changed_options(self, "SessionOptions")
+        if self.optimized_model_filepath:  # onnxruntime writes it at this level
+            ignored.pop("SessionOptions.graph_optimization_level", None)
         if self._cancels:
             ignored["SessionOptions.set_load_cancellation_flag"] = note_of(
                 "SessionOptions", "set_load_cancellation_flag"
             )
-        ignored |= {f"the config entry {key}": _NO_KEYS for key in self._config if key != NO_CPU_FALLBACK}
+        ignored |= {f"the config entry {key}": _NO_KEYS for key in self._config if self._is_ignored(key)}
         warn_ignored(ignored, self.log_severity_level)
+
+    def _is_ignored(self, key: str) -> bool:
+        return key not in _OBEYED and not (self.optimized_model_filepath and key.startswith(_WRITING))
 
 
 @dataclass(slots=True)
-class RunOptions:
+class RunOptions(_Checked):
     """Options of a run; docs/onnxruntime-api.md says which of them mean something here."""
 
     log_severity_level: int = field(default=-1, init=False)
@@ -122,7 +182,7 @@ class RunOptions:
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Keep a value for a key."""
-        self._config[key] = value
+        self._config[key] = check_text(f"the config entry {key!r}", value)
 
     def get_run_config_entry(self, key: str) -> str:
         """The key's value; OptionError if it has none."""
@@ -148,8 +208,11 @@ def read_session_options(given: object) -> SessionOptions:
     options = SessionOptions()
     if given is None:
         return options
-    if not hasattr(given, "graph_optimization_level"):
-        raise OptionError(f"sess_options is of type {type(given).__name__}", hint="give a trnrt.SessionOptions")
+    if isinstance(given, type) or not hasattr(given, "graph_optimization_level"):
+        hint = "give trnrt.SessionOptions()"
+        if isinstance(given, (str, list, tuple)):
+            hint += "; providers have a name: providers=[...]"
+        raise OptionError(f"sess_options is of type {type(given).__name__}", hint=hint)
     for name in _public(options):
         if name != "profile_file_prefix" or given.enable_profiling:  # type: ignore[attr-defined]
             setattr(options, name, getattr(given, name, getattr(options, name)))
@@ -161,8 +224,8 @@ def check_run_options(given: object) -> None:
     if isinstance(given, RunOptions):
         given.check()
         return
-    if not hasattr(given, "terminate"):
-        raise OptionError(f"run_options is of type {type(given).__name__}", hint="give a trnrt.RunOptions")
+    if isinstance(given, type) or not hasattr(given, "terminate"):
+        raise OptionError(f"run_options is of type {type(given).__name__}", hint="give trnrt.RunOptions()")
     options = RunOptions()
     for name in _public(options):
         setattr(options, name, getattr(given, name, getattr(options, name)))
@@ -179,13 +242,8 @@ def _changed_options(options: SessionOptions | RunOptions, owner: str) -> dict[s
     return {
         f"{owner}.{name}": note_of(owner, name)
         for name in names_of(owner, Status.ignored)
-        if name in defaults and _number(getattr(options, name)) != _number(defaults[name])
+        if name in defaults and getattr(options, name) != defaults[name]
     }
-
-
-def _number(value: object) -> object:
-    """An enum's number: onnxruntime's own enums equal no others."""
-    return int(value) if hasattr(value, "__int__") else value
 
 
 def _entry(entries: Mapping[str, str], key: str, who: str) -> str:

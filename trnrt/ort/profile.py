@@ -113,7 +113,15 @@ def _timelines(result: RunResult, profiles: dict[int, Profile]) -> Iterator[Even
     plans = [loaded.plan for program in result.programs[-1:] for loaded in program.plans]
     for number, plan in enumerate(plans):
         for event in trace_document(_profile_of(plan, profiles))["traceEvents"]:
-            yield event | {"pid": event["pid"] + 100 * number}
+            yield {
+                "cat": "Timeline",
+                "tid": 0,
+                "ts": 0,
+                "dur": 0,
+                "args": {},
+                **event,
+                "pid": event["pid"] + 100 * number,
+            }
 
 
 def _profile_of(plan: Any, profiles: dict[int, Profile]) -> Profile:

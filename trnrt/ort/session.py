@@ -5,14 +5,16 @@ Modules are imported by the methods that need them: a script that only runs a mo
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from trnrt.errors import OptionError, TrnrtError
-from trnrt.importer import ImportedModel, OpenSizes
+from trnrt.importer import ImportedModel, OpenSizes, replace_weights
 from trnrt.ort.ignoring import warn_ignored, warn_of
 from trnrt.ort.providers import providers_of, read_providers
 from trnrt.planner import PlanOptions
@@ -53,6 +55,7 @@ class OrtSession(ABC):
     last_run: RunResult
     _asked: dict[str, Any]
     _given_options: SessionOptions | None = None
+    _own_name: str | None = None
     _recorder: Recorder | None = None
 
     @property
@@ -141,7 +144,8 @@ class OrtSession(ABC):
         """As ``run``, for values in place of arrays."""
         from trnrt.ort.values import OrtValue
 
-        feeds = {name: value.numpy() for name, value in input_dict_ort_values.items()}
+        given = input_dict_ort_values.items()
+        feeds = {name: value.numpy() if isinstance(value, OrtValue) else value for name, value in given}
         return [OrtValue(made) for made in self.run(output_names, feeds, run_options)]
 
     def io_binding(self) -> IOBinding:
@@ -166,6 +170,10 @@ class OrtSession(ABC):
 
         Python waits for the thread before it ends. Runs that go on at the same time share the session safely.
         """
+        if not callable(callback):
+            raise OptionError(
+                f"the callback is of type {type(callback).__name__}", hint="give a function of (outputs, data, error)"
+            )
 
         def compute() -> None:
             try:
@@ -286,6 +294,22 @@ class OrtSession(ABC):
             self._given_options.check()
         warn_ignored({name: reason for name, reason in _ARGUMENTS.items() if more.get(name)}, self._severity)
         self._profiling_start_ns = 0
+
+    def _replace_weights(self, source: str | os.PathLike[str] | bytes) -> str | os.PathLike[str] | bytes:
+        """The model, or its content with the weights that the session's options give."""
+        if self._given_options is None or not (weights := self._given_options.weights):
+            return source
+        self._own_name = None if isinstance(source, bytes) else Path(source).stem
+        return replace_weights(source, weights)
+
+    def _write_optimized(self, model: str | bytes) -> None:
+        """Write onnxruntime's optimised model, if the session's options ask for it."""
+        options = self._given_options
+        if options is not None and options.optimized_model_filepath:
+            from trnrt.ort.optimized import write_optimized
+
+            path, level = options.optimized_model_filepath, int(options.graph_optimization_level)
+            write_optimized(model, path, level, options.sizes, options.entries)
 
     def _read_providers(
         self, providers: Sequence[object] | None, options: Sequence[Mapping[str, str]] | None

@@ -56,7 +56,7 @@ _NO_PLUGIN = "trnrt loads no plug-ins: it computes on its own simulator or on a 
 _NO_CONTEXT = "trnrt reads no compiled models of other runtimes: trnrt compile writes its own"
 _NO_PACKAGE = "trnrt reads no model packages: give the .onnx file in it"
 _NO_TUNING = "trnrt has no tuning results: effort=1 chooses by predicted time"
-_NO_REPLACING = "trnrt reads weights from the model's file: replace them there, with the onnx package"
+_NO_STREAMING = "a writer of weights for ModelCompiler, which trnrt has not"
 _ONE_THREAD = "the simulator and the device have no such threads"
 _HOST_MEMORY = "plans place tensors; the host's memory is numpy's"
 _NO_LOG = "trnrt has no log: notes on a run are in session.last_run.notes"
@@ -94,8 +94,12 @@ _MODULE = {
     **_refused_names("OrtExecutionProviderDevicePolicy OrtDeviceMemoryType OrtDeviceVendorId", _NO_PLUGIN),
     **_refused_names("OrtMemoryInfoDeviceType OrtEpAssignedNode OrtEpAssignedSubgraph", _NO_PLUGIN),
     **_refused_names("register_execution_provider_library unregister_execution_provider_library", _NO_PLUGIN),
-    **_refused_names("OrtExternalInitializerInfo", _NO_REPLACING),
-    **_internal("capi", "trnrt.capi has only onnxruntime_pybind11_state, with the names of errors (see below)"),
+    **_refused_names("OrtExternalInitializerInfo", _NO_STREAMING),
+    **_internal(
+        "capi",
+        "trnrt.capi has onnxruntime_pybind11_state, with the names of errors (see above) and of the module; "
+        "_pybind_state and onnxruntime_inference_collection are the same",
+    ),
     **_internal("contextlib import_capi_exception onnxruntime_validation package_name version"),
     **_internal("cuda_version", "there is no CUDA here"),
 }
@@ -131,19 +135,22 @@ _OPTIONS = {
     **_works("add_free_dimension_override_by_denotation", "the same, by the dimension's denotation"),
     **_works("log_severity_level", "with 3 or more, the warnings about the session's ignored options stay out"),
     **_works("add_provider has_providers", "as the session's providers and provider_options"),
-    **_works("add_session_config_entry get_session_config_entry", "kept; keys mean nothing here, as one warning says"),
+    **_works("add_session_config_entry get_session_config_entry", "kept; most keys mean nothing here (see above)"),
+    **_works(
+        "add_initializer add_external_initializers", "replaces weights, when a session is made; dtype and shape stay"
+    ),
+    **_works("add_external_initializers_from_files_in_memory", "contents for the model's data files, by their names"),
+    **_works(
+        "optimized_model_filepath",
+        "onnxruntime writes its own, at graph_optimization_level; trnrt inspect --stage rewritten shows trnrt's",
+    ),
     **_works("use_deterministic_compute", "the same inputs always give the same bits"),
     **_ignored_names("enable_cpu_mem_arena enable_mem_pattern enable_mem_reuse", _HOST_MEMORY),
     **_ignored_names("execution_mode execution_order graph_optimization_level", _OWN_ORDER),
     **_ignored_names("inter_op_num_threads intra_op_num_threads use_per_session_threads", _ONE_THREAD),
     **_ignored_names("log_verbosity_level logid", _NO_LOG),
     **_ignored_names("set_load_cancellation_flag", "a load can't be stopped"),
-    **_refused_names(
-        "optimized_model_filepath", "trnrt writes no optimised model: trnrt inspect --stage rewritten shows it"
-    ),
     **_refused_names("register_custom_ops_library", "trnrt has no kernels for custom operators: export without them"),
-    **_refused_names("add_initializer add_external_initializers", _NO_REPLACING),
-    **_refused_names("add_external_initializers_from_files_in_memory", _NO_REPLACING),
     **_refused_names("add_provider_for_devices set_provider_selection_policy", _NO_PLUGIN),
     **_refused_names("set_provider_selection_policy_delegate", _NO_PLUGIN),
     **_refused_names("set_ep_context_data_read_func clear_ep_context_data_read_func", _NO_CONTEXT),
@@ -217,7 +224,7 @@ TABLE: Mapping[str, Mapping[str, Entry]] = {
 ERRORS: Mapping[str, str] = {
     "Fail": "TrnrtError",
     "RuntimeException": "TrnrtError",
-    "InvalidArgument": "InputError",
+    "InvalidArgument": "ArgumentError",
     "NoSuchFile": "NoSuchModelError",
     "NoModel": "ModelFileError",
     "InvalidProtobuf": "ModelFileError",

@@ -30,6 +30,10 @@ _TENSOR_TYPES = {
 _NUMBERS = {name: number for number, name in _TENSOR_TYPES.items()}
 
 
+_DEVICE_TYPES = {"cpu": 0, "cuda": 1, "dml": 1, "gpu": 1, "webgpu": 1, "npu": 3}
+"""A device's name -> the number that ``OrtDevice.make`` of onnxruntime 1.32 gives it."""
+
+
 class OrtValue:
     """A value that a run takes or gives: a tensor as a numpy array, whose memory it shares."""
 
@@ -171,9 +175,9 @@ class OrtDevice:
         check_host(ort_device_name)
         return OrtDevice(ort_device_name, device_id)
 
-    def device_type(self) -> str:
-        """The device's name."""
-        return self.name
+    def device_type(self) -> int:
+        """onnxruntime's number of the device's kind: 0 for the host."""
+        return _DEVICE_TYPES.get(self.name.lower().partition(":")[0], 0)
 
     def device_id(self) -> int:
         """The device's number."""
@@ -255,7 +259,9 @@ def check_host(device_type: str, *, address: bool = False) -> None:
 
 def _as_tensor(given: Any) -> Array:
     if not isinstance(given, np.ndarray):
-        raise InputError(f"a value is made of a numpy array, not of {type(given).__name__}")
+        raise InputError(
+            f"a value is made of a numpy array, not of {type(given).__name__}", hint="give np.asarray(...) of it"
+        )
     return given
 
 

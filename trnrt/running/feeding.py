@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trnrt.errors import Blocker, InputError, UnsupportedModelError
+from trnrt.errors import Blocker, InputError, MissingInputError, UnsupportedModelError
 from trnrt.importer import ImportedModel, TensorInfo
 from trnrt.inputs.drawing import Array, as_array, check_array
 from trnrt.text import names_text, quote, shape_text
@@ -26,17 +26,26 @@ class NodeArg:
     """An input or output, described as in onnxruntime."""
 
     name: str
-    shape: list[int | str | None]
     type: str
+    shape: list[int | str | None]
 
 
 def node_arg(info: TensorInfo) -> NodeArg:
     """Describe an input or output as onnxruntime does."""
-    return NodeArg(info.name, list(info.shape), type_text(info.dtype))
+    return NodeArg(info.name, type_text(info.dtype), list(info.shape))
 
 
 def type_text(dtype: str) -> str:
-    """A tensor's type in onnxruntime's words, such as "tensor(float)", for numpy's name of its dtype."""
+    """A type in onnxruntime's words, for numpy's name of a tensor's dtype, or for another type in words.
+
+    "tensor(float)" for "float32", and "seq(map(int64,tensor(float)))" for "seq(map(int64, float32))".
+    """
+    kind, _, inner = dtype.removesuffix(")").partition("(")
+    if kind in ("seq", "optional") and inner:
+        return f"{kind}({type_text(inner)})"
+    if kind == "map" and inner:
+        key, _, value = inner.partition(", ")
+        return f"map({_ONNX_TYPES.get(key, key)},{type_text(value)})"
     return f"tensor({_ONNX_TYPES.get(dtype, dtype)})"
 
 
@@ -59,10 +68,23 @@ def check_outputs(model: ImportedModel, names: Sequence[str] | None) -> list[str
     known = [info.name for info in model.outputs]
     if isinstance(names, str):
         raise InputError("output_names is a string, not a list", hint=f"pass [{names!r}]")
-    for name in names or ():
+    if names is not None and (isinstance(names, Mapping) or not hasattr(names, "__len__") or hasattr(names, "dtype")):
+        raise InputError(
+            f"output_names is of type {type(names).__name__}, and should be a list of names, or None for all",
+            hint="the inputs are the second argument: run(None, {name: array})",
+        )
+    wanted = [] if names is None else list(names)
+    for name in wanted:
         if name not in known:
-            raise InputError(f"the model has no output {quote(name)}", hint=f"its outputs are {names_text(known)}")
-    return list(names) if names else known
+            raise InputError(
+                f"the model has no output {_given_name(name)}", hint=f"its outputs are {names_text(known)}"
+            )
+    return wanted or known
+
+
+def _given_name(name: object) -> str:
+    """A name as a caller gave it, which may be no text."""
+    return quote(name) if isinstance(name, str) else repr(name)
 
 
 def check_kinds(model: ImportedModel) -> None:
@@ -83,13 +105,17 @@ def check_feeds(model: ImportedModel, feeds: Mapping[str, Array]) -> dict[str, A
     """The inputs as arrays of the model's dtypes; InputError if they don't fit the model or each other."""
     check_kinds(model)
     known = {info.name: info for info in model.inputs}
+    missing = [info for info in model.inputs if info.name not in feeds]
     for name in feeds:
         if name not in known:
-            raise InputError(f"the model has no input {quote(name)}", hint=f"its inputs are {names_text(known)}")
-    missing = [info for info in model.inputs if info.name not in feeds]
+            kind = MissingInputError if missing else InputError
+            hint = f"its inputs are {names_text(known)}"
+            if name in model.model.graph.initializers:
+                hint += f"; {quote(name)} is a weight, which SessionOptions.add_initializer replaces"
+            raise kind(f"the model has no input {_given_name(name)}", hint=hint)
     if missing:
         wanted = "; ".join(f"{quote(i.name)}, {i.dtype} {shape_text(i.shape)}" for i in missing)
-        raise InputError(f"missing input: {wanted}", hint=f"given: {names_text(feeds) or 'none'}")
+        raise MissingInputError(f"missing input: {wanted}", hint=f"given: {names_text(feeds) or 'none'}")
     arrays = {name: as_array(array, known[name]) for name, array in feeds.items()}
     for name, info in known.items():
         is_parameter = name in model.parameters

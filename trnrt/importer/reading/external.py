@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import onnx
@@ -17,15 +18,21 @@ from trnrt.text import quote
 _TOGETHER = "Keep the data file beside the model file, under the name that it was exported with."
 
 
-def load(model: onnx.ModelProto, folder: Path | None, where: str, room: int) -> bool:
-    """Read all external data, up to ``room`` bytes, into ``model``; false if there was any, so that it has changed."""
+def load(
+    model: onnx.ModelProto, folder: Path | None, where: str, room: int, files: Mapping[str, bytes] | None = None
+) -> bool:
+    """Read all external data, up to ``room`` bytes, into ``model``; false if there was any, so that it has changed.
+
+    ``files``: the contents of some files, which are then not looked for.
+    """
     found = False
     for tensor in all_tensors(model):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         found = True
         place = _Place(tensor, where)
-        if folder is None:
+        content = (files or {}).get(place.location)
+        if folder is None and content is None:
             raise place.error("is in another file, which can't be found from bytes", "Give the model file's path.")
         room -= place.size
         if room < 0:
@@ -33,7 +40,7 @@ def load(model: onnx.ModelProto, folder: Path | None, where: str, room: int) -> 
                 f"{where}: the model and its external data are larger than {in_words(LARGEST_MODEL)}",
                 hint="trnrt takes models up to that size.",
             )
-        data = place.read(folder)
+        data = place.take(content) if content is not None else place.read(folder or Path())
         tensor.ClearField("external_data")
         tensor.data_location = onnx.TensorProto.DEFAULT
         tensor.raw_data = data
@@ -70,16 +77,24 @@ class _Place:
             # Links were resolved above: one that was put here since then is not followed.
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
                 there = os.fstat(file.fileno()).st_size
-                if there < self.offset + self.size:
-                    end = self.offset + self.size
-                    raise self.error(
-                        f"ends at byte {end} of {quote(self.location)}, which has only {there} bytes",
-                        "The data file is cut short or of another model: copy or export both files again.",
-                    )
+                self._check_size(there)
                 file.seek(self.offset)
                 return file.read(self.size)
         except OSError as error:
             raise self.error(f"can't be read from {quote(self.location)} ({error.strerror})", _TOGETHER) from error
+
+    def take(self, content: bytes) -> bytes:
+        """The tensor's bytes from the file's ``content``."""
+        self._check_size(len(content))
+        return content[self.offset : self.offset + self.size]
+
+    def _check_size(self, there: int) -> None:
+        end = self.offset + self.size
+        if there < end:
+            raise self.error(
+                f"ends at byte {end} of {quote(self.location)}, which has only {there} bytes",
+                "The data file is cut short or of another model: copy or export both files again.",
+            )
 
     def _path(self, folder: Path) -> Path:
         location = self.location

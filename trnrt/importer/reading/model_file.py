@@ -39,13 +39,13 @@ def read_model(source: str | os.PathLike[str] | bytes, name: str | None, sizes: 
         return _import(source, None, name or "model", f"model {name!r}" if name else "the model", sizes)
     path = Path(os.fspath(source))
     where = one_line(str(path))
-    return _import(_content(path, where), path.parent, name or path.stem, where, sizes)
+    return _import(read_content(path, where), path.parent, name or path.stem, where, sizes)
 
 
 def check_file(path: Path) -> None:
     """ModelFileError if the file is no ONNX model, or one of its data files is missing; the rest is not checked."""
     where = one_line(str(path))
-    data = _content(path, where)
+    data = read_content(path, where)
     parse(data, where)
     if any(not (path.parent / name).is_file() for name in external.files_beside(data)):
         read_model(path, None, OpenSizes())  # its error names the tensor and the way out
@@ -100,7 +100,7 @@ def _read_proto(data: bytes, folder: Path | None, where: str, sizes: OpenSizes) 
     return proto, is_whole
 
 
-def _content(path: Path, where: str) -> bytes:
+def read_content(path: Path, where: str) -> bytes:
     """The file's bytes."""
     try:
         status = path.stat()
