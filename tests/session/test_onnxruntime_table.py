@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -93,8 +94,9 @@ def test_the_module_has_what_the_table_says() -> None:
 def test_refused_names_of_the_module_say_why(name: str) -> None:
     found = getattr(trnrt, name)
     assert found is getattr(trnrt, name)
-    with pytest.raises(NotSupportedError, match=f"^{name}: {TABLE[MODULE][name].note}$"):
+    with pytest.raises(NotSupportedError) as error:
         found("library.so")
+    assert re.fullmatch(f"{name}: {TABLE[MODULE][name].note}", str(error.value))
     if isinstance(found, type):
         assert not isinstance(X, found)
         with pytest.raises(NotSupportedError, match=f"^{name}: "):
