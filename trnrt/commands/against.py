@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnrt.commands.profiling import numbered_path
+from trnrt.commands.profiling import numbered_path, profile_parts
 from trnrt.errors import OptionError
 from trnrt.report.console import note, render
 from trnrt.report.progress import working
@@ -68,7 +68,6 @@ def _profile_other(against: Path, options: SessionOptions, rows: int, *, drawn: 
     """Another model with the same options; ``--plan`` and ``--no-fuse`` are the first one's, as is a measurement."""
     from trnrt.commands.members import Backend
     from trnrt.commands.opening import fixed_batch, open_session
-    from trnrt.commands.profile import profile_parts
     from trnrt.commands.records import Overrides
 
     session = open_session(against, replace(options, overrides=Overrides(), backend=Backend.SIMULATOR))

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trnrt import __version__
 from trnrt.commands.against import compare_models, differences_text, read_model, runs_of_model
 from trnrt.commands.inspect import rows_to_plan
 from trnrt.commands.measuring import attribute_captured, measure_parts, measured_document, measured_text
 from trnrt.commands.opening import open_session
 from trnrt.commands.options import Reporting
-from trnrt.commands.profiling import Files, compare, page_text, prepare, warn
+from trnrt.commands.profiling import Files, compare, page_text, prepare, profile_parts, warn
 from trnrt.commands.records import SessionOptions
 from trnrt.commands.trying import try_others
 from trnrt.commands.views import Views
-from trnrt.errors import UnsupportedModelError
 from trnrt.report.captured import attribution_document, attribution_parts
 from trnrt.report.console import note, render, say
-from trnrt.report.documents import Document, as_text, parts_profile_document, profile_document
+from trnrt.report.documents import Document, as_text
 from trnrt.report.progress import working
 from trnrt.text import range_text
 
 if TYPE_CHECKING:
     from trnrt.neuron.measured import Measured
-    from trnrt.nki.profiling import Profile
     from trnrt.planner.parts.partition import Partition
-    from trnrt.report.verdict import Tried
     from trnrt.session import InferenceSession
 
 
@@ -65,14 +61,12 @@ def profile(
     if measured:
         document["measured_us"] = measured_document(measured)
     comparisons = compare(baseline, document)
-    whole, differences = compare_models(
-        before, lambda: runs_of_model(str(model), partition, profiles, document, drawn=False), document, drawn=drawn
-    )
+    now = partial(runs_of_model, str(model), partition, profiles, document, drawn=False)
+    whole, differences = compare_models(before, now, document, drawn=drawn)
     files = Files()
     files.write_document(reporting, document)
     files.write_views(views, profiles, "part", differences, plans=partition.plans, tried=tried)
-    page = _overview(partition, document) + page_text(profiles, comparisons, baseline, tried)
-    page += differences_text(whole)
+    page = _overview(partition, document) + page_text(profiles, comparisons, baseline, tried) + differences_text(whole)
     if measured:
         predicted = {plan.name: found.benchmark for plan, (_, found) in zip(partition.plans, profiles, strict=True)}
         page += measured_text(measured, predicted)
@@ -92,33 +86,6 @@ def _measure_device(session: InferenceSession, partition: Partition, options: Se
     return measure_parts(
         session, partition, compiled=options.device is not None and options.device.compiled is not None
     )
-
-
-def profile_parts(
-    partition: Partition, tried: Sequence[Tried]
-) -> tuple[list[tuple[str, Profile]], Document, list[str]]:
-    """The profile of each part on the device with its name, the document of all, and notes.
-
-    UnsupportedModelError if no part runs on the device.
-    """
-    from trnrt.planner.parts.partition import DevicePart, fallback_notes
-    from trnrt.running.profiler import profile_plan
-
-    device = [part for part in partition.parts if isinstance(part, DevicePart)]
-    if not device:
-        raise UnsupportedModelError(partition.name, list(partition.blockers))
-    with working("tracing and timing the kernel"):
-        profiles = {part.name: profile_plan(part.plan) for part in device}
-    if len(partition.parts) == 1:
-        (predicted,) = profiles.values()
-        return (
-            [(partition.name, predicted)],
-            profile_document(partition.name, predicted, tried, version=__version__),
-            [],
-        )
-    notes = fallback_notes(partition)
-    document = parts_profile_document(partition, profiles, notes, version=__version__)
-    return list(profiles.items()), document, notes
 
 
 def _overview(partition: Partition, document: Document) -> str:

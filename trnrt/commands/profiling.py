@@ -16,6 +16,7 @@ from trnrt.text import count_text, quote
 
 if TYPE_CHECKING:
     from trnrt.nki.profiling import Profile
+    from trnrt.planner.parts.partition import Partition
     from trnrt.planner.plan import Plan
     from trnrt.report.against import Difference
     from trnrt.report.comparing import Baseline, Comparison
@@ -80,6 +81,35 @@ def page_text(
     if baseline is not None and comparisons:
         parts += ["", *comparison_parts(comparisons, str(baseline.path))]
     return render(parts)
+
+
+def profile_parts(
+    partition: Partition, tried: Sequence[Tried]
+) -> tuple[list[tuple[str, Profile]], Document, list[str]]:
+    """The profile of each part on the device with its name, the document of all, and notes.
+
+    UnsupportedModelError if no part runs on the device.
+    """
+    from trnrt.errors import UnsupportedModelError
+    from trnrt.planner.parts.partition import DevicePart, fallback_notes
+    from trnrt.report.documents import parts_profile_document, profile_document
+    from trnrt.running.profiler import profile_plan
+
+    device = [part for part in partition.parts if isinstance(part, DevicePart)]
+    if not device:
+        raise UnsupportedModelError(partition.name, list(partition.blockers))
+    with working("tracing and timing the kernel"):
+        profiles = {part.name: profile_plan(part.plan) for part in device}
+    if len(partition.parts) == 1:
+        (predicted,) = profiles.values()
+        return (
+            [(partition.name, predicted)],
+            profile_document(partition.name, predicted, tried, version=__version__),
+            [],
+        )
+    notes = fallback_notes(partition)
+    document = parts_profile_document(partition, profiles, notes, version=__version__)
+    return list(profiles.items()), document, notes
 
 
 def warn(profiles: Sequence[Profile]) -> None:
