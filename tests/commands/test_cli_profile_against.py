@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from commanding import Outcome, trnrt
+from planning import modelled
 
 from trnrt.errors import OptionError
 from trnrt.report.page.reading import run_of_page
@@ -134,3 +136,19 @@ def test_a_damaged_graph_is_refused(old: dict[str, Path], tmp_path: Path, key: s
     path.write_text(f'{head}id="data">{json.dumps(document)}</script>{tail}')
     outcome = profiled("--against", path)
     assert outcome.code == 2 and "can't read the report" in outcome.err
+
+
+def test_a_model_in_parts_beside_another_run(tmp_path: Path) -> None:
+    """A document has all parts; a report has one, which is no run to compare a model in several with."""
+    model = tmp_path / "middle.onnx"
+    onnx.save(modelled("(float[N,4] x) => (float[N,4] y) { a = Relu(x)  b = Hardmax(a)  y = Sigmoid(b) }"), model)
+    parts = ("--fallback", "onnxruntime")
+    document, report = tmp_path / "old.json", tmp_path / "old.html"
+    assert profiled(*parts, "--json-out", document, "--html", report, model=model).code == 0
+    outcome = profiled(*parts, "--against", document, "--json", model=model)
+    assert outcome.code == 0
+    (found,) = outcome.document["against"]
+    assert found["before_us"] == found["after_us"] == outcome.document["predicted_us"]["benchmark"]
+    refused = profiled(*parts, "--against", tmp_path / "old-1.html", model=model)
+    assert refused.code == 2
+    assert "shows one kernel, and this model has 2" in refused.err and "--json-out" in refused.err

@@ -26,10 +26,14 @@ _TAKES = "--against takes an ONNX file, an HTML report of `trnrt profile`, or a 
 
 @dataclass(frozen=True)
 class ModelRuns:
-    """The run of a model as a whole, and those of its parts: what a page shows. A model in one part is its own part."""
+    """The run of a model as a whole, and those of its parts: what a page shows. A model in one part is its own part.
+
+    ``page``: the HTML report that it is from, which has one part alone.
+    """
 
     whole: Run
     parts: list[Run]
+    page: Path | None = None
 
 
 def read_runs(against: Path, kind: str, pages: int) -> list[Run] | None:
@@ -61,7 +65,7 @@ def read_model(against: Path | None, options: SessionOptions, rows: int, *, draw
     found = read_runs(against, "model", 1)
     if found is None:
         return _profile_other(against, options, rows, drawn=drawn)
-    return ModelRuns(found[0], found[1:] or found)
+    return ModelRuns(found[0], found[1:] or found, None if against.suffix == ".json" else against)
 
 
 def _profile_other(against: Path, options: SessionOptions, rows: int, *, drawn: bool) -> ModelRuns:
@@ -102,12 +106,20 @@ def compare_models(
     """The difference of the wholes, which is added to ``document``, and one for each page; none without another run.
 
     ``drawn``: pages are written, so a note says if their parts can't be paired.
+
+    Raises:
+        OptionError: if the other run is a report of one of several parts.
     """
     if before is None:
         return [], []
     from trnrt.report.against import compare_runs, pair_runs
 
     now = after()
+    if before.page is not None and len(now.parts) > 1:
+        raise OptionError(
+            f"--against: {quote(str(before.page))} shows one kernel, and this model has {len(now.parts)}",
+            hint="compare with the other run's --json-out file, which has all of them",
+        )
     whole = add_differences(document, [compare_runs(before.whole, now.whole)])
     if len(now.parts) == len(before.parts) == 1:
         return whole, whole
