@@ -54,8 +54,10 @@ def _numbers_of(name: str, text: str, most: int) -> tuple[float, ...]:
 
 
 def advice_text(error: InputError) -> str:
-    """The error, with its hint in the words of the query where it names an option that the query has too."""
+    """The error, with its hint in the words of the query where it names an option that the query has too; what comes
+    after a semicolon is for the command line alone."""
     hint = error.hint or ""
     if not hint.startswith(_ADVICE):
         return str(error)
-    return f"{error}; give the query's {hint.removeprefix(_ADVICE)}"
+    advice = hint.removeprefix(_ADVICE).partition(";")[0].replace("--", "")
+    return f"{error}; give the query's {advice}"

@@ -344,6 +344,8 @@ TRIALS: dict[str, tuple[str, Call, Call]] = {
 
 ELSEWHERE = {
     "larger than": "tests/importer/test_importer_errors.py",
+    "the model has no weight": "tests/session/test_onnxruntime_weights.py",
+    "the value given for it is": "tests/session/test_onnxruntime_weights.py",
     "the data of tensor": "tests/importer/test_importer_errors.py",
     "not an ONNX model but": "tests/importer/test_importer_errors.py",
     "nodes; trnrt takes models of up to": "tests/importer/test_importer_errors.py",

@@ -244,8 +244,8 @@ def _numbers(
     if scale is None:
         raise InputError(
             f"neither the model's metadata nor an option says how pixels (0 to 255) become {_input_text(wanted)}",
-            hint="give --preprocess imagenet for networks that were trained on ImageNet; else --scale 1/255 for values "
-            "of 0 to 1, or 1 for 0 to 255, with --mean and --std if the model was trained so",
+            hint="give --scale 1/255 for values of 0 to 1, or 1 for 0 to 255, with --mean and --std if the model was "
+            "trained so; for networks that were trained on ImageNet, --preprocess imagenet is all of them",
         )
     for name, numbers in (("mean", mean), ("std", std)):
         if len(numbers) not in (1, channels):
