@@ -121,7 +121,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_targets() -> Iterator[None]:
-    """A target that a module's tests read from a file is known to no other module's: some list the known ones."""
+    """Each module of tests begins without targets from files: messages list all targets that a process knows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trnrt.nki.machine.targets._given", {})
         yield

@@ -100,7 +100,7 @@ class Tracked:
             if token is not None:
                 _end_trace(inner, method, visit)
                 current_trace.reset(token)
-            del inner[_VISIT]  # it leads back to the scope: a ring would be left to the garbage collector
+            del inner[_VISIT]  # scope and visit refer to each other: only the garbage collector would free them
 
     def _new_id(self) -> str:
         """A random prefix for the worker and a count, which is faster than a random number for each request."""
@@ -123,7 +123,7 @@ class Tracked:
         try:
             await self._answer_failure(error, scope, visit)
         finally:
-            del error  # its traceback leads back here: a ring would be left to the garbage collector
+            del error  # it refers to this frame, and this frame to it: only the garbage collector would free them
 
     async def _answer_failure(self, error: Exception, scope: Scope, visit: Visit) -> None:
         """Send the answer to an exception; raise it again if an answer is half sent."""

@@ -54,8 +54,8 @@ def _numbers_of(name: str, text: str, most: int) -> tuple[float, ...]:
 
 
 def advice_text(error: InputError) -> str:
-    """The error, with its hint in the words of the query where it names an option that the query has too; what comes
-    after a semicolon is for the command line alone."""
+    """The error with its hint. A hint to give a flag names the query's parameter instead; what follows a semicolon is
+    for the command line alone, and is left out."""
     hint = error.hint or ""
     if not hint.startswith(_ADVICE):
         return str(error)

@@ -19,7 +19,7 @@ CNN = ROOT / "models" / "digits_cnn.onnx"
 FFNN = ROOT / "models" / "digits_ffnn.onnx"
 
 
-def profiled(*arguments: str | Path, model: Path = CNN) -> Outcome:
+def profile_model(*arguments: str | Path, model: Path = CNN) -> Outcome:
     return trnrt("profile", str(model), *arguments)
 
 
@@ -32,7 +32,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The CNN in float32, as all kinds of files."""
     folder = tmp_path_factory.mktemp("old")
     report, document = folder / "old.html", folder / "old.json"
-    assert profiled("--html", report, "--json-out", document).code == 0
+    assert profile_model("--html", report, "--json-out", document).code == 0
     return {"model": CNN, "report": report, "document": document}
 
 
@@ -40,7 +40,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_against_another_run(old: dict[str, Path], tmp_path: Path, kind: str) -> None:
     page = tmp_path / "new.html"
     before = json.loads(old["document"].read_text())
-    outcome = profiled("--no-fuse", "node_relu_1", "--against", old[kind], "--html", page, "--json")
+    outcome = profile_model("--no-fuse", "node_relu_1", "--against", old[kind], "--html", page, "--json")
     assert outcome.code == 0
     (found,) = outcome.document["against"]
     assert (found["name"], found["against"], found["file"]) == ("digits_cnn", "digits_cnn", str(old[kind]))
@@ -63,7 +63,7 @@ def test_against_another_run(old: dict[str, Path], tmp_path: Path, kind: str) ->
 
 
 def test_other_options_are_compared_and_said(old: dict[str, Path]) -> None:
-    outcome = profiled("--dtype", "bfloat16", "--batch", "8", "--target", "trn1", "--against", old["report"])
+    outcome = profile_model("--dtype", "bfloat16", "--batch", "8", "--target", "trn1", "--against", old["report"])
     assert outcome.code == 0
     said = "Not the same: target trn2 before, trn1 now; dtype float32 before, bfloat16 now; batch 1 before, 8 now."
     assert said in " ".join(outcome.out.split()) and "benchmark, per row" in outcome.out
@@ -71,19 +71,19 @@ def test_other_options_are_compared_and_said(old: dict[str, Path]) -> None:
 
 
 def test_another_model_takes_the_same_options() -> None:
-    outcome = profiled("--dtype", "bfloat16", "--batch", "4", "--against", FFNN, "--json")
+    outcome = profile_model("--dtype", "bfloat16", "--batch", "4", "--against", FFNN, "--json")
     (found,) = outcome.document["against"]
-    alone = profiled("--dtype", "bfloat16", "--batch", "4", "--json", model=FFNN).document
+    alone = profile_model("--dtype", "bfloat16", "--batch", "4", "--json", model=FFNN).document
     assert (found["against"], found["settings"]) == ("digits_ffnn", [])
     assert found["before_us"] == alone["predicted_us"]["benchmark"]
 
 
 def test_a_baseline_may_be_given_as_well(old: dict[str, Path]) -> None:
-    both = profiled("--against", old["document"], "--baseline", old["document"])
+    both = profile_model("--against", old["document"], "--baseline", old["document"])
     assert both.code == 0 and "PASS digits_cnn" in both.out
     assert f"digits_cnn against {old['document']}" in both.out
     assert "No step's part of the critical path changed." in both.out
-    assert profiled("--json").document["against"] is None
+    assert profile_model("--json").document["against"] is None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_files_that_are_no_run_of_a_model_are_refused(
     path = tmp_path / name
     if content is not None:
         path.write_text(content)
-    outcome = profiled("--against", path)
+    outcome = profile_model("--against", path)
     assert (outcome.code, outcome.out) == (2, "")
     assert told in " ".join(outcome.err.split())
 
@@ -121,7 +121,7 @@ def test_a_report_of_the_other_verb_is_refused(old: dict[str, Path], tmp_path: P
     head, _, rest = old["report"].read_text().partition('id="data">')
     data, _, tail = rest.partition("</script>")
     changed.write_text(f'{head}id="data">{json.dumps(json.loads(data) | {"graph": None})}</script>{tail}')
-    assert "it is no report of `trnrt profile`" in profiled("--against", changed).err
+    assert "it is no report of `trnrt profile`" in profile_model("--against", changed).err
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_damaged_graph_is_refused(old: dict[str, Path], tmp_path: Path, key: s
     next(box for box in document["graph"]["boxes"] if box["kind"] == "step")[key] = value
     path = tmp_path / "bad.html"
     path.write_text(f'{head}id="data">{json.dumps(document)}</script>{tail}')
-    outcome = profiled("--against", path)
+    outcome = profile_model("--against", path)
     assert outcome.code == 2 and "can't read the report" in outcome.err
 
 
@@ -144,11 +144,11 @@ def test_a_model_in_parts_beside_another_run(tmp_path: Path) -> None:
     onnx.save(modelled("(float[N,4] x) => (float[N,4] y) { a = Relu(x)  b = Hardmax(a)  y = Sigmoid(b) }"), model)
     parts = ("--fallback", "onnxruntime")
     document, report = tmp_path / "old.json", tmp_path / "old.html"
-    assert profiled(*parts, "--json-out", document, "--html", report, model=model).code == 0
-    outcome = profiled(*parts, "--against", document, "--json", model=model)
+    assert profile_model(*parts, "--json-out", document, "--html", report, model=model).code == 0
+    outcome = profile_model(*parts, "--against", document, "--json", model=model)
     assert outcome.code == 0
     (found,) = outcome.document["against"]
     assert found["before_us"] == found["after_us"] == outcome.document["predicted_us"]["benchmark"]
-    refused = profiled(*parts, "--against", tmp_path / "old-1.html", model=model)
+    refused = profile_model(*parts, "--against", tmp_path / "old-1.html", model=model)
     assert refused.code == 2
     assert "shows one kernel, and this model has 2" in refused.err and "--json-out" in refused.err

@@ -1,5 +1,5 @@
-"""No request leaves objects that refer to each other in a ring: only the garbage collector would find them, which makes
-all other requests wait."""
+"""A request leaves no objects that refer to each other: only the garbage collector would free them, and all other
+requests wait while it runs."""
 
 from __future__ import annotations
 

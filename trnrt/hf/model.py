@@ -11,7 +11,7 @@ from trnrt.session import InferenceSession
 
 
 class SessionModel(torch.nn.Module):  # type: ignore[misc]
-    """What transformers' pipelines call: tensors in, the outputs by name back. The session has the weights."""
+    """The model that a pipeline of transformers calls. It runs the session, which has the weights."""
 
     def __init__(self, session: InferenceSession, config: Any) -> None:
         super().__init__()

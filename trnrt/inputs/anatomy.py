@@ -29,7 +29,11 @@ _BARE = frozenset((0x01, 0xC8, 0xD8, 0xD9, *range(0xF0, 0xFE)))
 
 
 def check_anatomy(content: memoryview, name: str) -> None:
-    """InputError for a PNG or JPEG of so many parts that decoding takes long. Damaged files pass."""
+    """Refuse a PNG or JPEG with more parts than the limits, as decoding it would take long. Damaged files pass.
+
+    Raises:
+        InputError: if it has more.
+    """
     if bytes(content[:8]) == _PNG and _has_many_chunks(content):
         raise InputError(f"{quote(name)} has more than {MOST_CHUNKS:,} chunks", hint="save it again")
     if bytes(content[:2]) == _JPEG:

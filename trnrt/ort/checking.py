@@ -12,8 +12,8 @@ from typing import Any
 from trnrt.errors import OptionError
 
 
-def fitting_value(owner: type, name: str, value: Any) -> object:
-    """The value for a dataclass's field as the type of its default: onnxruntime's own constants become trnrt's.
+def fit_value(owner: type, name: str, value: Any) -> object:
+    """Convert a value for a dataclass's field to the type of its default: onnxruntime's constants become trnrt's.
 
     Fields without a plain default, and names that are no fields, stay as they are. OptionError for a value that doesn't
     fit.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trnrt.errors import InterruptedRunError, OptionError
 from trnrt.importer import GivenWeights, OpenSizes
-from trnrt.ort.checking import check_lengths, check_text, fitting_value
+from trnrt.ort.checking import check_lengths, check_text, fit_value
 from trnrt.ort.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
 from trnrt.ort.ignoring import warn_ignored
 from trnrt.ort.refused import refusal
@@ -38,7 +38,7 @@ class _Checked:
     __slots__ = ()
 
     def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, fitting_value(type(self), name, value))
+        object.__setattr__(self, name, fit_value(type(self), name, value))
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class SessionOptions(_Checked):
 
     @property
     def weights(self) -> GivenWeights:
-        """What takes the place of the model's weights and data files."""
+        """The values to use instead of the model's own weights and data files."""
         return GivenWeights(dict(self._arrays), dict(self._files), self._config.get(DATA_FOLDER))
 
     @property

@@ -97,7 +97,7 @@ class Difference:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader of the numbers must know: other settings, and steps that are not the same."""
+        """Warnings on the comparison: the settings that differ, and if no step could be matched."""
         told = [f"{key} {old} before, {new} now" for key, old, new in self.settings]
         remarks = [f"Not the same: {'; '.join(told)}."] if told else []
         if self.steps and not any(step.before and step.after for step in self.steps):
@@ -144,28 +144,28 @@ def pair_lines(before: Sequence[RunLine], after: Sequence[RunLine]) -> list[Line
 def pair_steps(before: Sequence[RunStep], after: Sequence[RunStep]) -> list[StepChange]:
     """The steps of two runs side by side, in the order of ``after``, then those that are gone.
 
-    Steps belong together if they have a node in common, be it through a third one. A step of which the other run
-    has no node is matched by its name.
+    Steps that share an ONNX node form a group; groups with a step in common are one. A step whose nodes the other run
+    doesn't have is matched by its name.
     """
     common = {node for step in before for node in step.nodes} & {node for step in after for node in step.nodes}
     parents: dict[str, str] = {}
 
-    def root(key: str) -> str:
+    def find_root(key: str) -> str:
         while parents.setdefault(key, key) != key:
             key = parents[key]
         return key
 
-    def keys(step: RunStep) -> list[str]:
+    def list_keys(step: RunStep) -> list[str]:
         return [f"node {node}" for node in step.nodes if node in common] or [f"step {step.name}"]
 
     for step in (*before, *after):
-        first, *rest = keys(step)
+        first, *rest = list_keys(step)
         for key in rest:
-            parents[root(key)] = root(first)
+            parents[find_root(key)] = find_root(first)
     groups: dict[str, tuple[list[RunStep], list[RunStep]]] = {}
     for side, steps in ((1, after), (0, before)):
         for step in steps:
-            groups.setdefault(root(keys(step)[0]), ([], []))[side].append(step)
+            groups.setdefault(find_root(list_keys(step)[0]), ([], []))[side].append(step)
     return [StepChange(tuple(old), tuple(new)) for old, new in groups.values()]
 
 

@@ -123,7 +123,7 @@ _ALIKE = 0.75
 
 
 def _near_text(path: Path) -> str:
-    """What may help where there is no file at ``path``: the models beside it that are called almost so."""
+    """A hint for a missing file: the models in its folder that have nearly its name."""
     try:
         beside = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".onnx")
     except (OSError, ValueError):

@@ -53,7 +53,7 @@ def _step_changes(found: Difference) -> list[dict[str, Any]]:
     for row in found.steps:
         by = row.change.difference
         kind = _NEW if not row.before else _LONGER if by > 0 else _SHORTER if by < 0 else _SAME
-        told = {"kind": kind} | _other(row.change.before_us, row.after)
+        told = {"kind": kind} | _describe_other(row.change.before_us, row.after)
         changes |= {step.number: told for step in row.after}
     return [changes[number] for number in range(len(changes))]
 
@@ -62,12 +62,12 @@ def _steps_before(found: Difference) -> list[dict[str, Any]]:
     """The steps of the other run, in their order."""
     steps: dict[int, dict[str, Any]] = {}
     for row in found.steps:
-        told = {"now": row.after[0].number if row.after else NO_STEP} | _other(row.change.after_us, row.before)
+        told = {"now": row.after[0].number if row.after else NO_STEP} | _describe_other(row.change.after_us, row.before)
         steps |= {step.number: {"name": step.name, "time": step.time_us} | told for step in row.before}
     return [steps[number] for number in range(len(steps))]
 
 
-def _other(us: float | None, steps: Sequence[RunStep]) -> dict[str, Any]:
+def _describe_other(us: float | None, steps: Sequence[RunStep]) -> dict[str, Any]:
     return {"other": us, "shared": len(steps) > 1}
 
 

@@ -36,7 +36,7 @@ def run_of_profile(name: str, file: str, profile: Profile, document: Document) -
 
 
 def page_of_plan(plan: Plan, profile: Profile) -> dict[str, Any]:
-    """What a page draws of a model's plan, for ``run_of_model``."""
+    """The data of a model's page, with timelines and graph. ``run_of_model`` takes it."""
     return report_data(profile, graph=graph_data(plan, profile))
 
 
